@@ -471,14 +471,22 @@ async def test_a_certificate_is_checked_unless_trusted_or_told_not_to(tmp_path: 
     assert trusted.text == unchecked.text == "A grey square."
 
 
-async def test_tls_to_a_server_without_it_is_called_so_and_not_tried_again() -> None:
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+@contextlib.asynccontextmanager
+async def answering(head: bytes) -> AsyncIterator[str]:
+    """The address of a server that gives each connection this answer (a status, and headers)."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 " + head + b"\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
         writer.close()
 
-    async with await asyncio.start_server(refuse, "127.0.0.1") as plain:
-        address = f"https://127.0.0.1:{plain.sockets[0].getsockname()[1]}"
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_tls_to_a_server_without_it_is_called_so_and_not_tried_again() -> None:
+    async with answering(b"404 Not Found") as place:
+        address = f"https://{place}"
         with pytest.raises(Unreachable, match=r"no TLS there \(wrong version number\)") as caught:
             await ChatClient(address).ask("Hello!")
         with pytest.raises(Unreachable, match="no TLS there"):
@@ -493,16 +501,9 @@ async def test_tls_to_a_server_without_it_is_called_so_and_not_tried_again() -> 
 
 
 async def test_an_address_that_redirects_to_a_login_page_is_called_so() -> None:
-    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        where = b"Location: http://login.example/?to=here"
-        writer.write(b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n" + where + b"\r\n\r\n")
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_server(redirect, "127.0.0.1") as proxy:
-        address = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+    async with answering(b"302 Found\r\nLocation: http://login.example/?to=here") as place:
         with pytest.raises(Unreachable, match=r"redirected to http://login\.example/\n") as caught:
-            await ChatClient(address).ask("Hello!")
+            await ChatClient(f"http://{place}").ask("Hello!")
 
     assert "a key may be needed" in caught.value.hint
 
