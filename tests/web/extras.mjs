@@ -34,13 +34,15 @@ export const extraScenarios = {
     await mainButton(page).click();
     await activity(page, 'listening');
     const chunks = () => wire.sent.filter(({ message }) => message.type === 'audio_chunk').length;
-    await page.waitForTimeout(1500);
+    // The microphone begins with the sentence, whose end alone would not be answered.
+    await page.waitForTimeout(3000);
     assert.equal(chunks(), 0, 'nobody is heard who does not hold it');
     await talk.hover();
     await page.mouse.down();
     await page.locator('.dock .talk[aria-pressed=true]').waitFor();
     // In the middle of the sentence: an answer to all of it would come while the button is still held.
     await activity(page, 'hearing');
+    await page.waitForTimeout(500);
     assert.ok(chunks() > 0, 'sound while it is held');
     await page.mouse.up();
     await page.locator('.dock .talk[aria-pressed=false]').waitFor();
