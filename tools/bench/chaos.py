@@ -404,7 +404,8 @@ class _Chaos:
             code = error.code if isinstance(error, ParleyError) else "timeout"
             self._met |= set(self._explaining(network))
             report.errors[code] = report.errors.get(code, 0) + 1
-            self._example(f"{name} {sorted(breaks)}: {error!r}")
+            after = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+            self._example(f"{name} {sorted(breaks)}: {error!r}{after}")
             return
         finally:
             report.cuts += network.breaks
@@ -444,8 +445,9 @@ class _Chaos:
             heard: list[str] = []
             try:
                 await self._talk_once(name, network, breaks, heard)
-            except ParleyError:
+            except ParleyError as error:
                 if heard:
+                    error.add_note(f"the last messages: {heard[-3:]}")
                     raise
                 await asyncio.sleep(0.5)
                 continue
