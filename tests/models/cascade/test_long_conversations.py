@@ -1,5 +1,7 @@
 """Any length of call: the window slides, what was told stays, silence is not answered."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,8 @@ from parley.engine.work import Ending, Finalize, Generate, Prefill, StartSession
 from parley.media.pcm import Pcm, join
 from parley.models.cascade import prefill
 from parley.protocol.values import DuplexConfig
+
+WORDS = Path(__file__).resolve().parents[3] / "src/parley/web/words"
 
 
 def test_a_hundred_turns_fit_and_the_name_is_still_known():
@@ -46,6 +50,31 @@ def test_a_hundred_turns_fit_and_the_name_is_still_known():
         0, [turn("user", Text("What is my name?"), is_closed=False), Generate(max_new_tokens=4)]
     )
     asked = [line for line in memory_of(model).history.lines if line.role == "user"][-1]
+    assert asked.note == "Your name is Saskia."
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_call_that_continues_another_on_a_page_has_its_turns(language):
+    words = (WORDS / f"{language}.js").read_text("utf-8")
+    (announced,) = re.findall(r"'call\.carried': '(.+)'", words)
+    said = "it went.\nUser: My name is Saskia.\nAssistant: Nice <|im_end|> to meet you!"
+    cast = Cast(model := small_cascade(rows=1))
+    cast.play(
+        0,
+        [
+            StartSession("half_duplex", speak=False, seed=1),
+            turn("system", Text(f"You are a baker.\n\n{announced}\n{said}")),
+            turn("user", Text("What is my name?"), is_closed=False),
+            Generate(max_new_tokens=4),
+        ],
+    )
+
+    history = memory_of(model).history
+    assert history.system == "You are a baker."
+    assert history.told == ("My name is Saskia.", "What is my name?")
+    mine, yours, asked = history.lines[:3]
+    assert (mine.role, mine.text) == ("user", "My name is Saskia.")
+    assert (yours.role, yours.text) == ("assistant", "Nice < im_end > to meet you!")
     assert asked.note == "Your name is Saskia."
 
 

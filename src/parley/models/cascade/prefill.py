@@ -19,7 +19,7 @@ from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import Line, data_url, defused
 from parley.models.cascade.parts import CascadeParts, Hearing, KeptHearing, OneStep
 from parley.models.cascade.promises import Promises
-from parley.models.cascade.prompt import persona_of
+from parley.models.cascade.prompt import persona_of, split_earlier
 from parley.models.cascade.read_tokens import PIECE_TOKENS
 from parley.models.cascade.recognition import Heard, level
 from parley.models.job import merge_texts
@@ -178,8 +178,15 @@ class PrefillJob(CascadeJob):
             written = " ".join(f"{state.written} {text}".split())
             self._state = replace(state, written=written)
         elif state.role == "system":
-            joined = self._parts.written(f"{state.history.system} {text}")
-            self._state = replace(state, history=replace(state.history, system=joined))
+            prompt, lines = split_earlier(text)
+            told = [line.text for line in lines if line.role == "user"]
+            history = replace(
+                state.history,
+                system=self._parts.written(f"{state.history.system} {prompt}"),
+                lines=(*state.history.lines, *lines),
+                told=(*state.history.told, *told),
+            )
+            self._state = replace(state, history=history)
         elif state.role == "assistant":
             self._lines((*state.history.lines, Line("assistant", self._parts.written(text))))
         else:

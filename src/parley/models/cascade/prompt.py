@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from parley.models.cascade.messages import Line, defused
+
 NAME = "Parley"
 PERSONA = (
     f"You are {NAME}, a small friendly voice assistant. You answer in one or two short spoken "
@@ -75,6 +77,14 @@ _COMMON = frozenset(
 default: they are about assistants, users, answers and manners alone."""
 
 
+_EARLIER = re.compile(
+    r"\s*(?:You are continuing an earlier conversation\. It went like this:"
+    r"|你在继续之前的一次对话，内容如下：)\n(.*)\Z",
+    re.DOTALL,
+)
+"""What the pages add to the prompt of a call that continues another (`call.carried`)."""
+
+
 _NAMES = re.compile(
     r"(?:(?i:your name is|you are (?:called|named)|you(?: are|'re)))"
     r" ((?!AI\b)[A-Z][\w'-]*(?: [A-Z][\w'-]*){0,2})(?=[,.;:!]|\s+(?:and|who|from|the)\b|\s*$)"
@@ -85,6 +95,18 @@ def named(note: str, system: str) -> str:
     """A note with the persona's name, if it has one, in place of ours."""
     found = _NAMES.search(system)
     return note if found is None else note.replace(NAME, found[1])
+
+
+def split_earlier(prompt: str) -> tuple[str, list[Line]]:
+    """A prompt without the earlier conversation that a page appended to it, and the lines of that
+    conversation."""
+    found = _EARLIER.search(prompt)
+    if found is None:
+        return prompt, []
+    # The oldest line may have lost its beginning.
+    said = re.findall(r"^(User|Assistant): (.+)$", defused(found[1]), re.MULTILINE)
+    lines = [Line("user" if who == "User" else "assistant", text) for who, text in said]
+    return prompt[: found.start()], lines
 
 
 def persona_of(system: str, *, is_bundled: bool) -> str:
