@@ -259,7 +259,8 @@ async def run(plan: ChaosPlan) -> ChaosReport:
         "PARLEY_MODEL__SEED": "1",
     }
     slots = max(1, plan.at_once + plan.calls + (LIVE_AT_ONCE if plan.live_calls else 0))
-    environment["PARLEY_LIMITS__SESSIONS_PER_CLIENT"] = str(slots)
+    # A client that leaves while there is no gateway keeps its place for the window.
+    environment["PARLEY_LIMITS__SESSIONS_PER_CLIENT"] = str(2 * slots)
     async with Servers(
         model=plan.model,
         slots=slots,
