@@ -1,5 +1,5 @@
-"""The recipe of docs/do/operate.md for several hosts, executed: a gateway and a worker in folders
-of their own, its self-made certificate between them."""
+"""The recipe of docs/do/more-machines.md for several hosts, executed: a gateway and a worker in
+folders of their own, its self-made certificate between them."""
 
 import base64
 import contextlib
@@ -30,7 +30,7 @@ default off loopback."""
 
 
 def recipe(verb: str) -> list[str]:
-    text = (ROOT / "docs/do/operate.md").read_text()
+    text = (ROOT / "docs/do/more-machines.md").read_text()
     (line,) = re.findall(rf"^    parley {verb}\b(.*?)(?:#.*)?$", _section(text), re.MULTILINE)
     return shlex.split(line)
 
