@@ -208,7 +208,7 @@ MUTANTS: Final = [
     ),
     *_mutants(
         "mailbox", "session/mailbox.py", "tests/session/test_mailbox.py",
-        ("self.forces_listen = self.forces_listen or unit.heard.force_listen", "pass"),
+        ("self.forces_listen = self.forces_listen or heard.force_listen", "pass"),
         ("oldest = self.units.popleft()", "oldest = self.units.pop()"),
         ("force_listen=waiting.force_listen or heard.force_listen", "force_listen=heard.force_listen"),
         ("min(last, message_samples) < round(self.own * size)", "last < round(self.own * size)"),

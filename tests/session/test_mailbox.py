@@ -73,9 +73,10 @@ def test_the_request_to_listen_of_a_dropped_unit_passes_to_the_next_one_taken_an
     assert not present(mailbox.take()).heard.force_listen
 
 
-def test_clearing_keeps_the_request_to_listen():
-    mailbox = few()
-    mailbox.hear(sound(1, force_listen=True), 0.0)
+@pytest.mark.parametrize("samples", [pytest.param(4, id="unit"), pytest.param(1, id="rest")])
+def test_clearing_keeps_the_request_to_listen(samples):
+    mailbox = Mailbox(2, 4, own=OWN_BY_TIME)
+    mailbox.hear(AudioInput(ramp(samples), force_listen=True), 0.0)
 
     mailbox.clear()
     mailbox.hear(sound(2), 0.0)

@@ -76,7 +76,7 @@ class Mailbox:
         limit = self._limit + backlog
         while self.units and len(self.units) + len(units) > limit:
             oldest = self.units.popleft()
-            self._drop(oldest)
+            self._drop(oldest.heard)
             self._lost(oldest.heard.pcm.duration_s)
         self.units.extend(PendingUnit(unit, now_s) for unit in units)
         if len(self.units) > self._limit:
@@ -111,11 +111,13 @@ class Mailbox:
     def clear(self) -> None:
         """Drop all waiting units; a request to listen is kept."""
         while self.units:
-            self._drop(self.units.popleft())
+            self._drop(self.units.popleft().heard)
+        if self.partial is not None:
+            self._drop(self.partial)
         self.partial = None
 
-    def _drop(self, unit: PendingUnit) -> None:
-        self.forces_listen = self.forces_listen or unit.heard.force_listen
+    def _drop(self, heard: AudioInput) -> None:
+        self.forces_listen = self.forces_listen or heard.force_listen
 
     def _cut(self, heard: AudioInput) -> list[AudioInput]:
         """The units that this message completes, in order."""
