@@ -67,6 +67,27 @@ def test_minutes_and_tokens_are_counted_by_utc_day_and_written_once():
     assert counted.usage.today("k_1").seconds == 0
 
 
+def test_a_session_counts_once_and_each_minute_for_its_day():
+    counted = Counted()
+    first = counted.lease()
+    counted.clock.advance(60)
+    # Another worker continues it.
+    second = counted.lease()
+    second.granted_at, second.counted_s = first.granted_at, 60.0
+    first.release()
+    counted.clock.advance(60)
+    assert counted.usage.today("k_1") == UsageRow("k_1", counted.usage.day(), 1, 120.0)
+    yesterday = counted.usage.day()
+
+    counted.clock.advance(86_400)
+    assert counted.usage.today("k_1") == UsageRow("k_1", counted.usage.day())
+    counted.clock.advance(30)
+    second.release()
+
+    days = {row.day: (row.sessions, row.seconds) for row in counted.usage.take_unsaved()}
+    assert days == {yesterday: (1, 86_520.0), counted.usage.day(): (0, 30.0)}
+
+
 def test_what_could_not_be_written_is_written_the_next_time():
     counted = Counted()
     counted.session(10)

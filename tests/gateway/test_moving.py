@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
-from tests.gateway.test_session_registry import Young, hello, of_session
+from tests.gateway.test_session_registry import Young, hello, left, of_session
 from tests.support.gateways import until
 from tests.support.present import present
 
@@ -17,7 +17,7 @@ from parley.gateway import moving, rebuilding
 from parley.gateway.moving import Moving
 from parley.gateway.rebuilding import NotRebuilt, Rebuilding
 from parley.gateway.sessions import SessionState
-from parley.gateway.successor import LostSession
+from parley.gateway.successor import LostSession, ReservedSlot
 from parley.gateway.worker_pool import Lease, Worker
 from parley.protocol.control import FOLLOW_HEADER, Heartbeat
 from parley.protocol.kinds import Phase
@@ -251,6 +251,23 @@ async def test_a_worker_that_dies_while_it_continues_a_session_is_replaced(
     resume = present(lease.resume)
     assert (resume.log_id, resume.left_s, lease.resume_ends_at) == ("lease", 30.0, 30.0)
     assert lost.kept.rebuilding.outcomes == {"rebuilt": 1}
+
+
+async def test_a_lease_counts_only_what_leases_before_it_have_not_counted(
+    prepared: Draining,
+) -> None:
+    (lease,), asks = prepared.pool.leases, prepared.kept.rebuilding
+    note = '{"granted_time":0.0,"ran_s":60.0}'
+    counted = []
+
+    for lost in (LostSession.of(lease), LostSession.of_log(left(note=note).session)):
+        slot = ReservedSlot(asks.ask(lost))
+        await asks.open(lost, slot, follows=False)
+        counted.append(present(slot.ticket.lease).counted_s)
+        await slot.close()
+
+    # A gateway that ended did not count what ran at the last worker.
+    assert counted == [600.0 + prepared.clock.monotonic(), 60.0]
 
 
 @pytest.mark.parametrize(

@@ -637,7 +637,8 @@ async def test_what_a_session_ran_is_charged_whatever_the_clock_was_set_to(
     young.pool.welcome(hello(of_session(Phase.ACTIVE, note=note, ran_s=540.0)), object())
 
     (lease,) = young.pool.leases
-    assert (young.clock.monotonic() - lease.granted_at, lease.tokens) == (600.0, 7)
+    ran_s = young.clock.monotonic() - lease.granted_at
+    assert (ran_s, lease.counted_s, lease.tokens) == (600.0, 60.0, 7)
     assert young.admission.sessions_by_address == {"127.0.0.1": 1, "key key": 1}
 
 

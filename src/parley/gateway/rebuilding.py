@@ -174,6 +174,8 @@ class Rebuilding:
         if lost.granted_at is not None:
             lease.granted_at = lost.granted_at
         lease.ran_s = now_s - lease.granted_at
+        # An earlier gateway did not count its lease, which was never released.
+        lease.counted_s = lost.ran_s if lost.granted_at is None else lease.ran_s
         headers = upstream_headers(lease)
         headers[REBUILD_HEADER] = lost.log_id
         if follows:

@@ -1,8 +1,9 @@
 """Usage per key and day (UTC): sessions, minutes, generated tokens; and the daily limits.
 
-Pure bookkeeping. Minutes are those of leases, including running ones. Tokens are counted as workers
-report them, once a second: those of a unit, or of a complete answer. Maintenance saves the counts
-and restores today's after a restart.
+Pure bookkeeping. Minutes are those of leases, including running ones; each counts once, for its
+day, also if a session continues at another worker. Tokens are counted as workers report them, once
+a second: those of a unit, or of a complete answer. Maintenance saves the counts and restores
+today's after a restart.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ class KeyUsage:
     def today(self, key_id: str) -> UsageRow:
         """Usage of a key today, including running sessions."""
         self._turn_the_day()
-        used, now = UsageRow(key_id, self._day), self._clock.monotonic()
+        used = UsageRow(key_id, self._day)
         used.add(self._today.get(key_id, used))
-        running = [lease for lease in self._worker_pool.leases if lease.key_id == key_id]
-        used.sessions += len(running)
-        used.seconds += sum(now - lease.granted_at for lease in running)
+        for lease in self._worker_pool.leases:
+            if lease.key_id == key_id:
+                used.add(self._uncounted(key_id, lease))
         return used
 
     def check(self, key_id: str | None) -> None:
@@ -104,20 +105,28 @@ class KeyUsage:
         return DAY_S - int(self._clock.time()) % DAY_S
 
     def _released(self, lease: Lease) -> None:
-        seconds = self._clock.monotonic() - lease.granted_at
-        self._add(lease, sessions=1, seconds=seconds)
+        self._turn_the_day()
+        self._count(lease)
 
     def _spent(self, lease: Lease, tokens: int) -> None:
-        self._add(lease, tokens=tokens)
-
-    def _add(
-        self, lease: Lease, *, sessions: int = 0, seconds: float = 0.0, tokens: int = 0
-    ) -> None:
-        if lease.key_id is None:
-            return
         self._turn_the_day()
-        used = UsageRow(lease.key_id, self._day, sessions, seconds, tokens)
-        self._of(lease.key_id).add(used)
+        if lease.key_id is not None:
+            self._add(UsageRow(lease.key_id, self._day, tokens=tokens))
+
+    def _uncounted(self, key_id: str, lease: Lease) -> UsageRow:
+        """What a lease has used and `_count` has not counted."""
+        ran_s = self._clock.monotonic() - lease.granted_at
+        sessions = 0 if lease.counted_s else 1
+        return UsageRow(key_id, self._day, sessions, ran_s - lease.counted_s)
+
+    def _count(self, lease: Lease) -> None:
+        if lease.key_id is not None:
+            used = self._uncounted(lease.key_id, lease)
+            lease.counted_s += used.seconds
+            self._add(used)
+
+    def _add(self, used: UsageRow) -> None:
+        self._of(used.key_id).add(used)
         self.put_back([used])
 
     def _of(self, key_id: str) -> UsageRow:
@@ -126,4 +135,7 @@ class KeyUsage:
     def _turn_the_day(self) -> None:
         today = self.day()
         if today != self._day:
+            # What running sessions have used belongs to the day that is over.
+            for lease in self._worker_pool.leases:
+                self._count(lease)
             self._day, self._today = today, {}

@@ -59,6 +59,8 @@ class Lease:
     """Unix time at which its session got its first slot."""
     ran_s: float = 0.0
     """Time for which its session ran at other workers before."""
+    counted_s: float = 0.0
+    """Part of the time since `granted_at` that is in the usage of its key."""
     lease_id: str = field(default_factory=lambda: secrets.token_hex(16))
     address: str = ""
     key_id: str | None = None
@@ -364,6 +366,7 @@ class WorkerPool:
             granted_at=now - ran_s,
             granted_time=note.granted_time,
             ran_s=note.ran_s,
+            counted_s=note.ran_s,
             lease_id=message.lease_id,
             address=note.address,
             key_id=note.key_id,
