@@ -12,7 +12,7 @@ from parley.clock import ManualClock
 from parley.errors import QueueFull, ServiceUnavailable, WorkerBusy, WorkerConnectFailed
 from parley.gateway.dispatcher import RETURN_S, Dispatcher
 from parley.gateway.queue import STARTS, STEPS_BACK, Queue, Ticket
-from parley.gateway.worker_pool import Lease, Worker
+from parley.gateway.worker_pool import COUNTED_ON_S, Lease, Worker
 from parley.protocol.control import Heartbeat, Hello, ResumeState, SessionPhase
 from parley.protocol.kinds import Kind, Phase
 from parley.settings import EtaSettings, QueueSettings
@@ -728,12 +728,17 @@ def test_sessions_that_never_got_ready_do_not_feed_the_average(parts):
     assert parts.eta.averages[Kind.CHAT] == 7
 
 
-def test_work_spreads_over_workers(parts):
+def test_work_spreads_over_workers_and_first_over_those_that_are_not_silent(parts):
     first, second = parts.worker("a", slots=2), parts.worker("b", slots=2)
+    spread = []
 
-    parts.ask(), parts.ask()
+    for silent_s in (0, 0, COUNTED_ON_S + 1, 0):
+        parts.clock.advance(silent_s)
+        parts.heartbeats(second, free=2)
+        parts.ask()
+        spread.append((len(first.leases), len(second.leases)))
 
-    assert (len(first.leases), len(second.leases)) == (1, 1)
+    assert spread == [(1, 0), (1, 1), (1, 2), (2, 2)]
 
 
 def test_if_no_worker_can_be_reached_all_are_told_so_and_newcomers_refused(parts):

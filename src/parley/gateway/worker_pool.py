@@ -34,8 +34,8 @@ from parley.protocol.networks import network_of
 FORGET_AFTER_S: Final = 600.0
 """Time for which an absent worker remains listed."""
 COUNTED_ON_S: Final = 4.0
-"""A worker that was silent for longer gets no new sessions, although its running ones are not
-considered lost yet (`SILENCE_LIMIT_S`)."""
+"""A worker that was silent for longer gets a new session only if no other worker has room, although
+its running ones are not considered lost yet (`SILENCE_LIMIT_S`)."""
 RECLAIM_BEATS: Final = 2
 """A slot is free if its worker reports it free in this many heartbeats, even if it never reported
 the session's end."""
@@ -528,14 +528,16 @@ class WorkerPool:
     @property
     def can_take(self) -> bool:
         """True if a worker takes sessions, now or when a slot is free again."""
-        now = self._clock.monotonic()
         return any(
             worker.is_usable
             and not worker.is_draining
             and worker.says != "loading"
-            and now - worker.last_seen <= COUNTED_ON_S
+            and self._is_heard(worker)
             for worker in self._workers.values()
         )
+
+    def _is_heard(self, worker: Worker) -> bool:
+        return self._clock.monotonic() - worker.last_seen <= COUNTED_ON_S
 
     def with_room(self, kind: Kind, fingerprint: str | None) -> list[Worker]:
         """Workers with a free slot for `kind`; if `fingerprint` is given, only those that have
@@ -557,7 +559,8 @@ class WorkerPool:
         key_id: str | None = None,
         fingerprint: str | None = None,
     ) -> Lease | None:
-        """Lease a free slot on the worker with most free slots; None if there is none.
+        """Lease a free slot on the worker with most free slots, of those that are not silent if
+        possible; None if there is none.
 
         Args:
             fingerprint: restricts the choice to workers that have it.
@@ -565,7 +568,8 @@ class WorkerPool:
         free = self.with_room(kind, fingerprint)
         if not free:
             return None
-        worker = max(free, key=lambda candidate: candidate.free_slots)
+        # If it is frozen, a connection to it is opened, and its client waits for nothing.
+        worker = max(free, key=lambda one: (self._is_heard(one), one.free_slots))
         lease = Lease(
             worker=worker,
             kind=kind,
