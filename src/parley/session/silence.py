@@ -1,7 +1,7 @@
 """Reports the reason if nothing happens for a long time while the user waits.
 
 There is one reason at a time. While it lasts, it is sent again, each time after twice the interval,
-up to `MOST_S`. Source: docs/protocols/README.md, "Why nothing comes".
+up to `MOST_S`. Source: docs/protocols/README.md, "Delays".
 """
 
 from __future__ import annotations
