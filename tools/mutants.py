@@ -448,7 +448,7 @@ MUTANTS: Final = [
     *_mutants(
         "turns", "gateway/admission.py", "tests/gateway/test_safety.py -k turn",
         (" if len(turns) < TURNS else 0.0", ""),
-        ("                del counts[address]\n            self._freed.notify()", "                del counts[address]"),
+        ("                del counts[caller]\n            self._freed.notify()", "                del counts[caller]"),
         ("return turns[0] is turn and there", "return there"),
     ),
     *_mutants(

@@ -458,10 +458,11 @@ def test_a_visit_of_an_address_or_a_key_counts_only_while_it_lasts():
     for _ in range(2):
         with runtime.visit("a"), pytest.raises(TooManySessions, match="from one address: 1 open"):
             runtime.visit("a").__enter__()
+    # A connection that resumes a session takes no place of another one.
     with (
-        runtime.visit("key k", limit=1),
         runtime.visit("key k", limit=1, returns=True),
-        pytest.raises(TooManySessions, match="with one key: 2 open"),
+        runtime.visit("key k", limit=1),
+        pytest.raises(TooManySessions, match="with one key: 1 open"),
     ):
         runtime.visit("key k", limit=1, returns=True).__enter__()
 

@@ -250,15 +250,23 @@ def test_a_replaced_connection_keeps_the_session_for_the_one_that_replaces_it(
     assert not relays._is_replaced(RelayEnd("client", Closure(REPLACED_CODE)), lease)
 
 
+CLIENT: Any = SimpleNamespace(address="127.0.0.1", key_id="key")
+
+
 async def test_a_resumed_session_that_ends_gives_its_slot_back(young: Young) -> None:
     worker = young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
     upstream = Mock(lease=lease_of(young.pool, "lease"))
     resumption = young.resumption(relay=Mock(run=AsyncMock()))
 
     with ExitStack() as held:
-        await resumption._continue(Mock(), upstream, Mock(), held)
+        held.enter_context(young.admission.visit("127.0.0.1", returns=True))
+        await resumption._continue(Mock(), CLIENT, upstream, Mock(), held)
         with pytest.raises(SessionIdInUse), young.admission.claim("call"):
             pass
+        # It counts as what it has become.
+        assert young.admission.sessions_by_address == {"127.0.0.1": 1, "key key": 1}
+        assert not young.admission._returning
+    assert not young.admission.sessions_by_address
 
     upstream.hold.assert_called_once()
     assert not worker.leases
@@ -272,7 +280,7 @@ async def test_a_resumed_session_waits_until_its_previous_connection_is_gone(you
 
     with ExitStack() as held:
         with young.admission.claim("call"):
-            work = resumption._continue(connection, upstream, Mock(), held)
+            work = resumption._continue(connection, CLIENT, upstream, Mock(), held)
             continuing = asyncio.create_task(work)
             await asyncio.sleep(0.01)
             relayed.assert_not_called()

@@ -10,7 +10,7 @@ import asyncio
 import hmac
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from fnmatch import fnmatchcase
 from typing import Final
 from urllib.parse import urlsplit
@@ -52,6 +52,8 @@ class Admission:
         self._own_names = frozenset(own_names)
         self.change(security, sessions_per_client=sessions_per_client)
         self.sessions_by_address: Counter[str] = Counter()
+        self._returning: Counter[str] = Counter()
+        """By caller, its connections that have not taken over the session that they resume."""
         self._turns: dict[str, deque[object]] = {}
         """By caller, its requests that wait, in order."""
         self._freed: Signal[()] = Signal()
@@ -139,17 +141,21 @@ class Admission:
         """During the block, count a session of `address`, or of a key that has its own `limit`.
 
         Args:
-            returns: True if it resumes a session, which counts until it is taken over.
+            returns: True if it resumes a session, which counts until it is taken over: such
+                connections have the same limit again.
 
         Raises:
             TooManySessions: the address (or the /64 of an IPv6 address) has reached its limit.
         """
         whose = "from one address" if limit is None else "with one key"
-        limit = (limit or self._sessions_per_client) * (1 + returns)
-        there = self.sessions_by_address[network_of(address)]
-        if there >= limit:
-            raise errors.TooManySessions(there, limit, whose)
-        with self.count(address):
+        limit = limit or self._sessions_per_client
+        counts, caller = (
+            self._returning if returns else self.sessions_by_address,
+            network_of(address),
+        )
+        if counts[caller] >= limit:
+            raise errors.TooManySessions(counts[caller], limit, whose)
+        with self._counted(counts, caller):
             yield
 
     @asynccontextmanager
@@ -176,16 +182,23 @@ class Admission:
             yield
 
     @contextmanager
-    def count(self, address: str) -> Iterator[None]:
-        """During the block, count a session of `address`, or of a key, whatever its limit."""
-        address, counts = network_of(address), self.sessions_by_address
-        counts[address] += 1
+    def count(self, address: str, key_id: str | None) -> Iterator[None]:
+        """During the block, count a session that was admitted before, whatever the limits."""
+        with ExitStack() as held:
+            for caller in (address, key_id and f"key {key_id}"):
+                if caller:
+                    held.enter_context(self._counted(self.sessions_by_address, network_of(caller)))
+            yield
+
+    @contextmanager
+    def _counted(self, counts: Counter[str], caller: str) -> Iterator[None]:
+        counts[caller] += 1
         try:
             yield
         finally:
-            counts[address] -= 1
-            if not counts[address]:
-                del counts[address]
+            counts[caller] -= 1
+            if not counts[caller]:
+                del counts[caller]
             self._freed.notify()
 
     @contextmanager

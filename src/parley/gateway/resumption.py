@@ -96,11 +96,12 @@ class Resumption:
             except DialFailed as failure:
                 self._not_opened(connection, lease, failure)
                 return
-            await self._continue(connection, upstream, dialect, held)
+            await self._continue(connection, client, upstream, dialect, held)
 
     async def _continue(
         self,
         connection: Connection,
+        client: Client,
         upstream: UpstreamConnection,
         dialect: Dialect,
         held: ExitStack,
@@ -114,9 +115,13 @@ class Resumption:
         async with lease:
             upstream.hold(lease)
             log.info("session_resumed", session_id=lease.session_id)
-            await self.sessions.admission.wait_until_free(lease.session_id, TAKE_OVER_S)
+            admission = self.sessions.admission
+            await admission.wait_until_free(lease.session_id, TAKE_OVER_S)
+            # From now on it is a session that counts.
+            held.close()
+            held.enter_context(admission.count(client.address, client.key_id))
             try:
-                held.enter_context(self.sessions.admission.claim(lease.session_id))
+                held.enter_context(admission.claim(lease.session_id))
             except Refused:
                 log.warning("previous_connection_stuck", session_id=lease.session_id)
                 self.sessions.keep(lease, ExitStack())

@@ -531,9 +531,8 @@ class Sessions:
         held = ExitStack()
         with contextlib.suppress(Refused):
             held.enter_context(self.admission.claim(known.session_id))
-        for caller in (known.address, known.key_id and f"key {known.key_id}"):
-            if caller and is_counted:
-                held.enter_context(self.admission.count(caller))
+        if is_counted:
+            held.enter_context(self.admission.count(known.address, known.key_id))
         return held
 
     def _session_ended(self, lease: Lease, tokens: int) -> None:
