@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import bisect
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -290,7 +289,7 @@ def believed(text: str, *, confidence: float, silence: float, speech_ms: int) ->
     """The recogniser's words, or "" if it is likely to have invented them from noise."""
     plain = text.lower().strip(" .!?,-")
     is_invented = (
-        not re.search(r"[a-z0-9]", plain)
+        not any(sign.isalnum() for sign in plain)
         or (silence > 0.6 and confidence < -0.5)
         or confidence < (-1.4 if silence < 0.02 and speech_ms >= 600 else -1.1)
         or (plain in GHOSTS and (confidence < -0.45 or silence > 0.25 or speech_ms < 320))

@@ -122,6 +122,10 @@ def test_a_judged_pause_ends_a_turn_up_to_a_quarter_of_a_second_before_it_was_to
         ("What time is it?", False, True),
         ("I would like to know what", False, False),
         ("It is five o'clock.", True, True),
+        ("Сейчас пять часов.", True, True),
+        ("现在五点。", True, True),
+        ("अभी पाँच बजे हैं।", True, True),
+        ("…", False, False),
         ("", False, False),
     ],
 )
