@@ -7,14 +7,16 @@ from tests.support.dialects import DialectName
 from tests.support.patience import HANG_S, until
 from tests.support.present import present
 from tests.support.session_logs import FakeSessionLogs
-from tests.support.sessions import Talk, WorkerHarness, feed, loud, worker_harness
+from tests.support.sessions import Talk, WorkerHarness, feed, loud, pcm64, worker_harness
 from tests.support.sockets import FakeSocket
 from tests.support.timeline import silence, sound, speak
 
 from parley.dialects.events import ChatRequested, InterruptionChanged, SessionInterrupted
+from parley.engine import loop
 from parley.engine.engine import Engine
+from parley.engine.loop import SlotRequest
 from parley.engine.segments import Audio
-from parley.engine.work import Prefill, Stage
+from parley.engine.work import GenerateResult, Prefill, Result, Stage
 from parley.protocol.control import (
     BUSY_STATUS,
     CUT_CODE,
@@ -22,7 +24,9 @@ from parley.protocol.control import (
     HandOver,
     SessionPhase,
     StopResult,
+    StopTurn,
 )
+from parley.protocol.kinds import Phase
 from parley.protocol.resume import hash_of
 from parley.session_log.redis_logs import RedisSessionLogs
 
@@ -45,6 +49,48 @@ async def test_a_second_session_on_a_busy_worker_is_refused_before_it_is_accepte
         realtime = harness.begin("realtime", "three")
         assert await realtime.over() == BUSY_STATUS
         assert harness.host.heartbeat().errors == {"worker_busy": 4}
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["whole", "stopped"])
+@pytest.mark.parametrize(("dialect", "done"), [("chat", "done"), ("half_duplex", "turn_done")])
+async def test_all_tokens_of_an_answer_are_reported(
+    monkeypatch: pytest.MonkeyPatch, dialect: DialectName, done: str, is_stopped: bool
+):
+    made: list[int] = []
+    completed = loop._completed
+
+    def noted(result: Result, request: SlotRequest) -> Result:
+        if isinstance(result, GenerateResult):
+            made.append(result.text_tokens + result.speech_tokens)
+        return completed(result, request)
+
+    monkeypatch.setattr(loop, "_completed", noted)
+    said = sound(silence(0.6), speak(1.0), silence(1.0))
+    async with worker_harness() as harness:
+        if dialect == "chat":
+            talk = harness.begin(dialect)
+            content = [{"type": "audio", "data": pcm64(said)}]
+            harness.gate.shut(Stage.VOCODE)
+            talk.say({"messages": [{"role": "user", "content": content}], "tts": {}})
+            await harness.gate.arrived()  # with the voice that it prepares
+            harness.gate.open()
+            harness.gate.shut(Stage.VOCODE)
+        else:
+            talk = await harness.ready(dialect)
+            harness.gate.shut(Stage.VOCODE)
+            feed(talk, said)
+        await harness.gate.arrived()
+        if is_stopped:
+            harness.host.stop_turn(StopTurn("r", talk.lease.lease_id))
+        harness.gate.open()
+        await talk.until(done)
+        await until(lambda: bool(made))
+        talk.say({"type": "stop"})
+        await talk.over()
+        reports = [each for each in harness.reports if isinstance(each, SessionPhase)]
+
+    assert (reports[-1].phase, reports[-1].tokens) == (Phase.ENDED, sum(made))
+    assert sum(made) > 0
 
 
 async def hung_up(harness: WorkerHarness) -> Talk:

@@ -236,6 +236,7 @@ class RequestRun:
                 recording_id=self._recording_id,
                 ending=Ending.CANCELLED,
                 heard=self._heard,
+                speech_tokens=decoded.speech_tokens if decoded is not None else 0,
             )
         )
 

@@ -685,6 +685,8 @@ class ConversationRunner:
             response.emit(OutputDelta(response.index, is_final=True))
         decoded = self._view.decoded
         assert decoded is not None
+        tokens = decoded.text_tokens + decoded.speech_tokens
+        self._session.log(entries.TokensGenerated(tokens))
         is_whole = decoded.ending is not Ending.CANCELLED
         self._log(entries.AnswerMade(decoded.text, is_whole, decoded.chosen))
         response.tokens = replace(

@@ -141,6 +141,14 @@ class AnswerMade:
     chosen: object
 
 
+@dataclass(frozen=True, slots=True)
+class TokensGenerated:
+    """An answer has ended, heard or not. Counted only: it is neither logged nor recorded. `tokens`:
+    text and speech."""
+
+    tokens: int
+
+
 UnitEntry = DuplexSetup | UnitDone | WentBack
 ItemEntry = (
     HalfDuplexSetup
@@ -159,7 +167,7 @@ ItemEntry = (
     | TurnCompleted
 )
 Entry = ChatRequested | UnitEntry | ItemEntry
-Observed = Event | Entry
+Observed = Event | Entry | TokensGenerated
 """Everything that happens in a session, as its observers receive it."""
 
 

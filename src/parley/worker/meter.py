@@ -24,7 +24,7 @@ from parley.errors import InferenceFailed
 from parley.protocol.control import STAGE_BUCKETS_MS, Durations
 from parley.protocol.kinds import Kind
 from parley.protocol.values import InterruptionState, SilenceReason
-from parley.session_log.entries import Observed
+from parley.session_log.entries import Observed, TokensGenerated
 
 SMOOTHING = 0.1
 """Weight of the newest unit in the average."""
@@ -111,11 +111,13 @@ class SessionMeter:
 
     def observe(self, event: Observed, at_s: float) -> None:
         if isinstance(event, AnswerDone):
-            self.tokens += event.generated_tokens
+            self.tokens += event.generated_tokens + event.speech_tokens
         match event:
             case UnitDone():
                 self.tokens += event.result.text_tokens + event.result.speech_tokens
                 self._meter.add_answer(self._kind, "unit", event.wall_ms)
+            case TokensGenerated(tokens):
+                self.tokens += tokens
             case TurnStarted() | ChatRequested():
                 self._asked_s = at_s
             case OutputDelta() | AnswerDone() if self._asked_s is not None:
