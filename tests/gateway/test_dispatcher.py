@@ -181,14 +181,15 @@ def test_who_is_cut_off_keeps_its_place_for_a_while(full):
     full.ask(address="10.0.0.5")
     second = full.ask(address="10.0.0.2", waited_as=second.ticket_id)
     back = full.ask(address="10.0.0.1", waited_as=first.ticket_id)
-    places = [back.position, second.position, full.ask(waited_as=cancelled.ticket_id).position]
+    places = [back.position, second.position]
+    places += [full.ask(waited_as=one.ticket_id).position for one in (cancelled, first)]
     full.dispatcher.cut_off(second)
     full.clock.advance(31)
     full.worker()
     late = full.ask(address="10.0.0.2", waited_as=second.ticket_id)
 
     assert left == [1, 2]
-    assert (back.ticket_id, places) == (first.ticket_id, [1, 2, 4])
+    assert (back.ticket_id, places) == (first.ticket_id, [1, 2, 4, 5])
     assert late.position == len(full.queue)
 
 
