@@ -21,6 +21,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from parley.clock import ManualClock
 from parley.errors import SessionIdInUse
+from parley.gateway import sessions
 from parley.gateway.admission import Admission
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.moving import Moving
@@ -354,6 +355,28 @@ async def test_a_worker_that_is_lost_after_it_rebuilt_a_session_is_followed_by_a
     assert len(rebuilt) == 2
     assert young.dropped == []
     assert present(young.kept.get("call")).state is SessionState.AWAY
+
+
+async def test_what_a_lost_worker_still_ends_moves_all_the_same(young: Young) -> None:
+    worker = young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    young.pool.left(worker)
+
+    young.pool.phase(worker, of_session(Phase.ENDED))
+
+    assert (young.kept.count(), young.dropped) == ({"moving": 1}, [])
+
+
+async def test_after_a_loss_the_rest_of_the_window_counts(
+    young: Young, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "RETURNS_S", 0.0)
+    young.rebuilding.limits = LimitSettings(resume_window_s=10 * HANG_S)
+    worker = young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    young.clock.advance(WINDOW_S - 0.01)
+
+    young.pool.left(worker)
+
+    await until(lambda: young.kept.count() == {"lost": 1})
 
 
 async def test_a_fault_while_a_session_is_rebuilt_loses_it_and_nothing_else(young: Young) -> None:

@@ -145,8 +145,10 @@ async def test_unknown_and_strange_ids_are_404_everywhere(gateway):
             assert bad != "unknown" or json.loads(body)["code"] == "not_found", tail
 
 
-async def test_the_download_holds_everything_and_streams(http, tmp_path):
+async def test_the_download_holds_everything_but_its_owner_and_streams(http, tmp_path):
     folder = recorded(tmp_path, "one", units=3)
+    expected = {str(path.relative_to(folder.path)) for path in folder.files()}
+    folder.owner.write_text("k_1")
 
     async with http.stream("GET", "/api/sessions/one/download") as answer:
         assert "content-length" not in answer.headers
@@ -154,9 +156,7 @@ async def test_the_download_holds_everything_and_streams(http, tmp_path):
 
     packed = zipfile.ZipFile(io.BytesIO(data))
     assert packed.testzip() is None
-    assert {name.removeprefix("one/") for name in packed.namelist()} == {
-        str(path.relative_to(folder.path)) for path in folder.files()
-    }
+    assert {name.removeprefix("one/") for name in packed.namelist()} == expected
     assert answer.headers["content-disposition"] == 'attachment; filename="one.zip"'
 
 
