@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from starlette.requests import Request
 from starlette.responses import Response
 
 from parley.errors import InvalidConfig
@@ -13,6 +14,7 @@ from parley.gateway.http.bodies import JSON, Success, Time
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import RunningTask, running_tasks
+from parley.gateway.http.stopping import is_own
 from parley.gateway.queue import Ticket
 from parley.gateway.rates import Seldom
 from parley.gateway.runtime import GatewayRuntime
@@ -161,9 +163,11 @@ def routes(runtime: GatewayRuntime) -> Router:
         return TicketFound(found=True, ticket=known)
 
     @router.delete("/api/queue/{ticket_id}")
-    async def cancel(ticket_id: str) -> Success:
+    async def cancel(ticket_id: str, request: Request, who: Requester) -> Success:
         """Cancel a ticket. Its id, which only its holder and admins have, is the permission."""
         found = queue.find(ticket_id)
+        is_own_ticket = found is None or is_own(who, found)
+        request.state.is_audited = who.is_operator and not is_own_ticket
         return Success(success=found is not None and dispatcher.cancel(found))
 
     @router.get("/api/config/eta", name="eta")

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from parley.errors import RateLimited
@@ -63,7 +64,9 @@ def routes(runtime: GatewayRuntime) -> Router:
         return problem(404, "No such session is running.", success=False)
 
     @router.post("/api/half_duplex/stop", tag="half-duplex", answer=StopAnswer)
-    async def stop(order: StopRequest, who: Requester) -> StopAnswer | JSONResponse:
+    async def stop(
+        order: StopRequest, request: Request, who: Requester
+    ) -> StopAnswer | JSONResponse:
         """Stop one half-duplex session, whatever it does: a waiting one leaves the queue, a
         generating one ends its turn at the next token. For callers that know the session's id and
         show the same key; for a session without a key, from the same address, or from anywhere
@@ -74,11 +77,13 @@ def routes(runtime: GatewayRuntime) -> Router:
             check_room(who)
         ticket = next((t for t in queue if _is(t, order.session_id)), None)
         if ticket is not None and order.scope == "session" and (is_admin or may_stop(who, ticket)):
+            request.state.is_audited = is_admin and not is_own(who, ticket)
             stopped = dispatcher.cancel(ticket)
             return StopAnswer(success=stopped, message="The waiting session was cancelled.")
         lease = next((one for one in worker_pool.leases if _is(one, order.session_id)), None)
         if lease is None or not (is_admin or may_stop(who, lease)):
             return not_found(who)
+        request.state.is_audited = is_admin and not is_own(who, lease)
         if order.scope == "turn":
             stopped = await worker_control.stop_turn(lease)
             words = "The answer was stopped." if stopped else "Nothing was being said."
@@ -117,6 +122,11 @@ def may_stop(who: Requester, client: Ticket | Lease | LostSession) -> bool:
     if client.key_id is not None:
         return who.key_id == client.key_id
     return is_long(client.session_id) or is_same_place(who.address, client.address)
+
+
+def is_own(who: Requester, client: Ticket | Lease) -> bool:
+    """True if a client is the caller itself, as far as key and address show."""
+    return who.key_id == client.key_id and is_same_place(who.address, client.address)
 
 
 def _is(client: Ticket | Lease, session_id: str) -> bool:
