@@ -13,7 +13,7 @@ import hashlib
 import ipaddress
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -69,7 +69,8 @@ class ForwardAuth:
         except OriginForbidden:
             return None
         groups = self._header(headers, self._settings.groups_header)
-        key = self._key(name, {one.strip() for one in groups.split(",")} - {""})
+        members = {one.strip() for one in groups.split(",")} - {""}
+        key = self._key(USER_PREFIX + _short(name), name, members)
         self._users[key.id] = key
         self._users.move_to_end(key.id)
         if len(self._users) > USERS_KEPT:
@@ -77,10 +78,12 @@ class ForwardAuth:
         return key
 
     def find(self, key_id: str) -> Key | None:
-        """A user seen before, by the id that `user` returned."""
-        return self._users.get(key_id)
+        """A user by the id that `user` returned, here or at another gateway; None for other ids.
+        One that this gateway has not seen has no groups: it is asked for holders of a token."""
+        short = key_id.removeprefix(USER_PREFIX)
+        return self._users.get(key_id) or (None if short == key_id else self._key(key_id, short))
 
-    def _key(self, name: str, groups: set[str]) -> Key:
+    def _key(self, key_id: str, name: str, groups: Set[str] = frozenset()) -> Key:
         settings = self._settings
         role: Role = "talk"
         if groups & set(settings.admin_groups):
@@ -88,7 +91,7 @@ class ForwardAuth:
         elif groups & set(settings.operate_groups):
             role = "operate"
         return Key(
-            id=USER_PREFIX + _short(name),
+            id=key_id,
             name=name,
             hash="",
             created_s=0.0,
