@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 from tests.support.certificates import self_signed
 from tests.support.gateway_control import fake_gateway_control
 from tests.support.patience import until
@@ -131,20 +132,23 @@ async def test_orders_are_obeyed_and_stops_answered():
     reporter = Reporter()
     async with fake_gateway_control() as gateway, linked(gateway.url, reporter):
         await gateway.until(Heartbeat)
-        for message in (
-            Welcome("1"),
-            "{}",
-            StopTurn("a", "here"),
-            StopTurn("b", "elsewhere"),
-            EndSession("here", "stopped", "c"),
-            EndSession("here"),
-            Leave(3.0),
-        ):
-            await gateway.say(message)
-        await gateway.until(StopResult, 3)
+        with capture_logs() as lines:
+            for message in (
+                Welcome("1"),
+                "{}",
+                "{}",
+                StopTurn("a", "here"),
+                StopTurn("b", "elsewhere"),
+                EndSession("here", "stopped", "c"),
+                EndSession("here"),
+                Leave(3.0),
+            ):
+                await gateway.say(message)
+            await gateway.until(StopResult, 3)
 
         answers = [m for m in gateway.heard if isinstance(m, StopResult)]
         assert answers == [StopResult("a", True), StopResult("b", False), StopResult("c", True)]
+        assert [each["event"] for each in lines] == ["gateway_welcomed", "gateway_order_unknown"]
         await until(lambda: len(reporter.orders) == 5)
         assert reporter.orders[3:] == [EndSession("here"), 3.0]
 

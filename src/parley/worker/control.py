@@ -204,8 +204,9 @@ class ControlLink:
             try:
                 order = _decoder.decode(frame)
             except msgspec.MsgspecError:
-                # A newer gateway may send messages that this version does not know.
-                _log.warning("gateway_order_unknown", size=len(frame))
+                # A newer gateway may send messages that this version does not know, often.
+                if self._is_news("order unknown"):
+                    _log.warning("gateway_order_unknown", size=len(frame))
                 continue
             self._obey(order)
 
