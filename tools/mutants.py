@@ -339,7 +339,7 @@ MUTANTS: Final = [
         ("generation=self._generation)", "generation=0)"),
         ("            self.waits_s = answer.window_s\n", ""),
         ("self.window_s, self.waits_s = answer.resume_window_s, 0.0", "self.window_s = answer.resume_window_s"),
-        ("if answer.status_code not in (404, 503):", "if answer.status_code != 404:"),
+        ("if answer.status_code not in (404, 502, 503):", "if answer.status_code != 404:"),
     ),
     *_mutants(
         "retention", "recording/retention.py", "tests/recording/test_retention.py",

@@ -149,7 +149,9 @@ async def test_attempts_to_connect_are_few_unless_a_place_in_the_queue_is_kept(
     assert paused == pauses
 
 
-@pytest.mark.parametrize(("answers", "is_ended"), [([404, 503, 200], True), ([403, 200], False)])
+@pytest.mark.parametrize(
+    ("answers", "is_ended"), [([404, 502, 503, 200], True), ([403, 200], False)]
+)
 async def test_the_end_of_a_session_is_asked_for_until_its_gateway_knows_it(
     answers: list[int], is_ended: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

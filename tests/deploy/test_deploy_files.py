@@ -307,7 +307,7 @@ def call(port: int, path: str = "/ws/duplex/omni_1", *, tls: str = "", **more: A
 
 async def stand_by(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.readuntil(b"\r\n\r\n")
-    writer.write(b"HTTP/1.1 503 Standby\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    writer.write(b"HTTP/1.1 502 Standby\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
     await writer.drain()
     writer.close()
 
@@ -324,7 +324,7 @@ async def test_a_call_and_requests_through_the_printed_nginx_file_and_two_gatewa
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as http,
     ):
         # Without a worker it is not ready; that must not take it out of service.
-        asked = [await http.get(path) for path in ("/", "/health", "/ready", "/health")]
+        asked = [await http.get(path) for path in ("/", "/health", *(4 * ["/ready"]))]
         asked += [await http.post("/api/admin/keys", json={"name": "kiosk"}) for _ in range(4)]
         async with StandInWorker(gateway.url), call(port) as socket:
             heard = [await hear(socket)]
@@ -333,7 +333,8 @@ async def test_a_call_and_requests_through_the_printed_nginx_file_and_two_gatewa
             await say(socket, type="stop")
             last, code = await end_of(socket)
 
-    assert [one.status_code for one in asked] == [200, 200, 503, 200, *(4 * [201])]
+    assert [one.status_code for one in asked] == [200, 200, *(4 * [503]), *(4 * [201])]
+    assert {one.json()["why"] for one in asked[2:6]} == {"No worker can take a session."}
     assert [message["type"] for message in (*heard, *last)] == ["queue_done", "prepared", "stopped"]
     assert code == 1000
 

@@ -130,11 +130,11 @@ async def test_a_standby_answers_that_it_is_one_and_counts_handshakes(tmp_path: 
         assert not await waiting
 
     why = "This gateway is on standby; another one is active."
-    assert (ready.status_code, ready.json()) == (503, {"ready": False, "why": why})
+    assert (ready.status_code, ready.json()) == (502, {"ready": False, "why": why})
     standby = {"status": "standby", "healthy": True, "version": __version__}
     assert (health.status_code, health.json()) == (200, standby)
     answer = refused.value.response
-    assert (answer.status_code, answer.headers[STANDBY_HEADER]) == (503, "1")
+    assert (answer.status_code, answer.headers[STANDBY_HEADER]) == (502, "1")
     assert b'"service_unavailable"' in answer.body
 
 

@@ -93,8 +93,8 @@ async def test_a_drain_lets_calls_end_by_themselves_and_lets_nobody_in(gateway, 
         await until(lambda: gateway.runtime.closing.done())
         if is_succeeded:
             # As a standby does; a session that a client returns to may still be here.
-            assert await refusal_of(newcomer) == (503, "service_unavailable")
-            assert (await http.post("/api/admin/keys", json={"name": "kiosk"})).status_code == 503
+            assert await refusal_of(newcomer) == (502, "service_unavailable")
+            assert (await http.post("/api/admin/keys", json={"name": "kiosk"})).status_code == 502
             assert "parley_gateway_active 0.0" in (await http.get("/metrics")).text
             await (await connect(gateway.ws(f"{PATHS['duplex']}?resume=true"))).close()
         else:

@@ -209,7 +209,7 @@ def the_gateway(company: Company) -> None:
     company.one_whole_call()
     killed, company.active = company.active, company.other()
     assert asked(f"{company.url()}/health")[1]["status"] == "standby"
-    with pytest.raises(InvalidStatus, match="503"), company.connection("omni_0"):
+    with pytest.raises(InvalidStatus, match="502"), company.connection("omni_0"):
         pass
     asked(f"{company.url(killed)}/api/admin/keys", method="POST", body={"name": "kept"})
     with company.connection("omni_cut", killed) as socket:

@@ -200,7 +200,7 @@ async def end_session(access: Access, session_id: str) -> bool:
                     continue
                 if answer.status_code == 200:
                     return True
-                if answer.status_code not in (404, 503):
+                if answer.status_code not in (404, 502, 503):
                     break
                 # A gateway that has just started may not know its workers' sessions yet.
                 await asyncio.sleep(END_PAUSE_S)

@@ -24,6 +24,9 @@ from parley.tasks import end_tasks
 from parley.transport import OpenConnections, UvicornServer
 
 RETRY_AFTER_S: Final = 1
+STATUS: Final = 502
+"""A proxy sends a request with this answer to the next gateway. 503 is an answer of the active one,
+which has a reason."""
 
 log = logs.get(__name__)
 
@@ -89,9 +92,9 @@ def _answer_at(path: str) -> Response:
         case "/health":
             return JSONResponse({"status": "standby", "healthy": True, "version": __version__})
         case "/ready":
-            return JSONResponse({"ready": False, "why": why}, 503)
+            return JSONResponse({"ready": False, "why": why}, STATUS)
         case "/metrics":
             text = "# TYPE parley_gateway_active gauge\nparley_gateway_active 0.0\n"
             return PlainTextResponse(text)
         case _:
-            return JSONResponse({"detail": why, "code": "service_unavailable"}, 503)
+            return JSONResponse({"detail": why, "code": "service_unavailable"}, STATUS)
