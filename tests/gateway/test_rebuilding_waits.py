@@ -30,7 +30,7 @@ class Waiting:
         self.pool = dispatcher.worker_pool
         limits = LimitSettings(resume_window_s=WINDOW_S, rebuild_wait_s=LOADING_WAIT_S)
         self.rebuilding = Rebuilding(dispatcher, Mock(), limits)
-        lost = LostSession.of_log(left().session)
+        lost = LostSession.of_log(left(), 0.0)
         self.task = asyncio.create_task(self.rebuilding.rebuild(lost, None, set()))
 
     async def is_waiting(self, at_s: float) -> bool:

@@ -318,7 +318,7 @@ class Sessions:
     def found(self, stored: StoredLog) -> None:
         """Add a session of an earlier gateway whose log was found."""
         try:
-            lost = LostSession.of_log(stored.session)
+            lost = LostSession.of_log(stored, self.clock.monotonic())
         except msgspec.MsgspecError as error:
             log.warning("session_log_unreadable", why=str(error))
             self.drop_log(stored.session.log_id)

@@ -16,7 +16,7 @@ from parley.gateway.queue import Ticket
 from parley.gateway.upstream import UpstreamConnection
 from parley.gateway.worker_pool import Lease
 from parley.protocol.control import LeaseNote, RebuildReady, RebuildResult, TakeOver
-from parley.session_log.contract import LoggedSession
+from parley.session_log.contract import LoggedSession, StoredLog
 from parley.tasks import end_tasks, wait_for_event
 from parley.transport import Connection
 
@@ -35,6 +35,7 @@ class LostSession(LoggedSession, frozen=True, kw_only=True):
         granted_time: Unix time at which it got its first slot.
         ran_s: time after that at which it got its last slot.
         granted_at: the same in monotonic time of this gateway; None: an earlier gateway leased it.
+        logged_at: monotonic time at which its log began; None: unknown.
     """
 
     address: str = ""
@@ -42,6 +43,7 @@ class LostSession(LoggedSession, frozen=True, kw_only=True):
     granted_time: float = 0.0
     ran_s: float = 0.0
     granted_at: float | None = None
+    logged_at: float | None = None
 
     @classmethod
     def of(cls, lease: Lease) -> LostSession:
@@ -65,14 +67,18 @@ class LostSession(LoggedSession, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def of_log(cls, logged: LoggedSession) -> LostSession:
-        """The session of a log of an earlier gateway.
+    def of_log(cls, stored: StoredLog, now_s: float) -> LostSession:
+        """The session of a log of an earlier gateway. `now_s`: monotonic time.
 
         Raises:
             msgspec.MsgspecError: the note was not written by a gateway.
         """
-        note = _note.decode(logged.note or "{}")
-        return cls(**msgspec.structs.asdict(logged), **msgspec.structs.asdict(note))
+        note = _note.decode(stored.session.note or "{}")
+        return cls(
+            **msgspec.structs.asdict(stored.session),
+            **msgspec.structs.asdict(note),
+            logged_at=None if stored.ran_s is None else now_s - stored.ran_s,
+        )
 
 
 class ReservedSlot:

@@ -140,12 +140,14 @@ class StoredLog:
     Args:
         age_s: seconds since its last update.
         has_writer: True if the process that writes it is alive.
+        ran_s: seconds since its first update; None: unknown.
     """
 
     session: LoggedSession
     size_bytes: int
     age_s: float
     has_writer: bool
+    ran_s: float | None = None
 
 
 class SessionLogWriter(Protocol):

@@ -1,7 +1,8 @@
 """Session logs in Redis or Valkey, for workers and gateways of several hosts.
 
-    {prefix}:{log_id}            hash: epoch, session, parts of the state, unix seconds of the last
-                                 update (at) and of its writer's last sign of life (seen)
+    {prefix}:{log_id}            hash: epoch, session, parts of the state, unix seconds of the first
+                                 update (began), of the last one (at) and of its writer's last sign
+                                 of life (seen)
     {prefix}:{log_id}:entries    stream of entries
     {prefix}:{log_id}:outputs    stream of messages to the client, by their number
     {prefix}:index               hash: size of each log in bytes
@@ -68,10 +69,11 @@ if epoch > tonumber(ARGV[1]) then return 'fenced' end
 local is_there = epoch == tonumber(ARGV[1]) and redis.call('exists', KEYS[2], KEYS[3]) == 2
 if not is_there and ARGV[2] ~= '1' then return 'unavailable' end
 if ARGV[2] == '1' then
+    local began = redis.call('hget', KEYS[1], 'began') or redis.call('time')[1]
     -- A full Redis refuses this, but not what a script writes after a `del`.
     redis.call('hset', KEYS[1], 'epoch', ARGV[1])
     redis.call('del', KEYS[1], KEYS[2], KEYS[3])
-    redis.call('hset', KEYS[1], 'epoch', ARGV[1], 'session', ARGV[3])
+    redis.call('hset', KEYS[1], 'epoch', ARGV[1], 'session', ARGV[3], 'began', began)
     -- If a later command is refused, nothing may remain.
     redis.call('pexpire', KEYS[1], ARGV[7])
     -- A stream without messages exists, too: it is missing only if it was evicted.
@@ -415,8 +417,8 @@ class RedisSessionLogs(SessionLogs):
         for log_id, size in index.items():
             name = log_id.decode(errors="replace")
             async with self.scripts.requesting(ANSWER_S) as redis:
-                fields = ("session", "at", "seen")
-                head, at, seen = await redis.hmget(self.keys(name)[0], *fields)
+                fields = ("session", "at", "seen", "began")
+                head, at, seen, began = await redis.hmget(self.keys(name)[0], *fields)
                 if head is None:
                     await redis.hdel(self.keys("")[3], name)
                     continue
@@ -424,7 +426,8 @@ class RedisSessionLogs(SessionLogs):
                 has_writer = now - max(float(at), float(seen or 0)) < 2 * REFRESH_S
                 age_s = max(0.0, now - float(at))
                 session = _session_decoder.decode(head)
-                found.append(StoredLog(session, int(size), age_s, has_writer))
+                ran_s = None if began is None else max(0.0, now - float(began))
+                found.append(StoredLog(session, int(size), age_s, has_writer, ran_s))
         return found
 
 
