@@ -23,7 +23,8 @@ QUIET = Pcm.silence(16_000, 16_000)
 
 
 @pytest.fixture
-def server() -> Iterator[LlamaCppServer]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LlamaCppServer]:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # for other machines
     with LlamaCppServer() as made:
         yield made
 

@@ -28,7 +28,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import httpx
 import numpy as np
@@ -59,6 +59,7 @@ from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join, to_float3
 from parley.models.job import ModelJob, RowModel, seed_of
 from parley.models.plan import ModelPlan
 from parley.protocol import codec
+from parley.protocol.networks import is_proxied
 from parley.settings import ModelSettings
 
 log = logs.get(__name__)
@@ -160,7 +161,8 @@ class ServerSession:
     def _close(self) -> None:
         try:
             if self.session_id:
-                httpx.post(f"{self._address}/sessions/{self.session_id}/close", timeout=30)
+                end = f"{self._address}/sessions/{self.session_id}/close"
+                httpx.post(end, timeout=30, trust_env=is_proxied(end))
         except httpx.HTTPError as error:
             log.info("llamacpp_close_failed", address=self._address, why=str(error))
         with self._lock:
@@ -173,7 +175,10 @@ class ServerSession:
         url = self._address.replace("http", "ws", 1) + "/backend"
         try:
             while not self._is_closed:
-                with connect(url, max_size=MESSAGE_LIMIT_BYTES, compression=None) as socket:
+                proxy: Literal[True] | None = True if is_proxied(url) else None
+                with connect(
+                    url, max_size=MESSAGE_LIMIT_BYTES, compression=None, proxy=proxy
+                ) as socket:
                     if self._opens(socket, busy_until_s):
                         for text in socket:
                             self._came(json.loads(text))
@@ -631,7 +636,7 @@ def addresses_of(name: str) -> list[str]:
 def _problem(address: str) -> str | None:
     """Reason why a server cannot be used; None if it can."""
     try:
-        answer = httpx.get(f"{address}/health", timeout=5)
+        answer = httpx.get(f"{address}/health", timeout=5, trust_env=is_proxied(address))
         engine = answer.raise_for_status().json().get("engine")
     except (httpx.HTTPError, ValueError, AttributeError) as error:
         return f"No llama.cpp-omni server answers at {address}: {type(error).__name__}."

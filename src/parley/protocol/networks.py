@@ -41,6 +41,12 @@ def host_name(url: str) -> str | None:
         return None
 
 
+def is_proxied(url: str) -> bool:
+    """True if requests to a URL go through the proxy that the environment names, if it names one:
+    a server on this machine is asked directly."""
+    return not is_this_machine(host_name(url))
+
+
 def in_url(host: str) -> str:
     """A host name or address as URLs have it: IPv6 addresses are in brackets."""
     return f"[{host}]" if ":" in host else host

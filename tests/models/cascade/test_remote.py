@@ -366,6 +366,7 @@ def test_warming_up_asks_an_own_language_model_nothing() -> None:
 
 
 def test_who_asks_for_models_learns_their_names_or_why_not(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with scripted_endpoint(Script()) as url:
         assert check(Endpoint(url)) == ["scripted"]
     with pytest.raises(SetupError, match="does not answer"):

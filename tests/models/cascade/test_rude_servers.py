@@ -70,7 +70,9 @@ def step(model: Cascade, *jobs: Job) -> None:
     model.step(jobs[0].stage, jobs)
 
 
-def test_answers_share_a_connection():
+def test_answers_share_a_connection_without_the_proxy_of_the_environment(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
     with rude_server(polite) as server:
         answers = played(server, "One?", "Two?", "Three?")
         gc.collect()

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from parley.protocol.networks import is_proxied
+
 CONNECT_S: Final = 5.0
 IDLE_S: Final = 60.0
 """Time for which a connection stays open without a request; many servers close it sooner."""
@@ -46,8 +48,13 @@ class Endpoint:
         """The address for logs and messages, without a user name and password in it."""
         return without_credentials(self.url)
 
-    def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+    def options(self) -> dict[str, Any]:
+        """How httpx sends requests to it."""
+        return {
+            "headers": {"Authorization": f"Bearer {self.key}"} if self.key else {},
+            "verify": _certificates(),
+            "trust_env": is_proxied(self.url),
+        }
 
     def hidden(self, text: str) -> str:
         """A text of the server, which may quote the key, without it."""
@@ -76,10 +83,9 @@ class PooledConnection:
         self._socket: socket.socket | None = None
         self._client = httpx.Client(
             timeout=httpx.Timeout(endpoint.timeout_s, connect=CONNECT_S),
-            headers=endpoint.headers(),
             follow_redirects=True,
-            verify=_certificates(),
             limits=httpx.Limits(max_connections=1, keepalive_expiry=IDLE_S),
+            **endpoint.options(),
         )
 
     def send(self, path: str, body: Mapping[str, Any]) -> httpx.Response:

@@ -433,7 +433,7 @@ def check(endpoint: Endpoint) -> list[str] | None:
         ServerAway: no server answers there, or it is not ready yet.
         SetupError: it cannot be used.
     """
-    options: dict[str, Any] = {"headers": endpoint.headers(), "timeout": CONNECT_S}
+    options = {**endpoint.options(), "timeout": CONNECT_S}
     try:
         reply = httpx.get(f"{endpoint.url}/models", **options)
         if endpoint.model and reply.status_code in (404, 405, 500, 501):
