@@ -51,6 +51,16 @@ def test_by_size_the_oldest_first(tmp_path):
     assert (report.deleted_capacity, report.deleted_expired) == (2, 1)
 
 
+def test_by_size_a_key_that_has_most_loses_its_own(tmp_path):
+    for number, owner in enumerate(("anna", "bert", "bert", "bert")):
+        folder = aged(tmp_path, f"{owner}_{number}", 9 - number)
+        folder.owner.write_text(owner)
+    size = folder.size_bytes()
+
+    assert tidy(tmp_path, gb=2.5 * size / 1e9).deleted_capacity == 2
+    assert left(tmp_path) == ["anna_0", "bert_3"]
+
+
 def test_the_parts_of_a_session_go_together(tmp_path):
     first = aged(tmp_path, "first", 31)
     later = aged(tmp_path, "later", 29, config={"continues": "first"})

@@ -1,4 +1,4 @@
-"""Deletes recordings by age, then by total size, oldest first; never running or pinned ones.
+"""Deletes recordings by age, then by total size; never running or pinned ones.
 
 Source: service.md 6.5.
 """
@@ -6,7 +6,7 @@ Source: service.md 6.5.
 from __future__ import annotations
 
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
@@ -22,6 +22,7 @@ from parley.recording.store import (
     created_s,
     delete,
     read_meta,
+    read_owner,
 )
 
 DAY_S: Final = 86_400.0
@@ -113,13 +114,7 @@ def clean(
         elif retention_days >= 0 and age_s > retention_days * DAY_S:
             one.reason = "expired"
     if max_gb >= 0:
-        size = sum(one.size for one in found if one.reason is None)
-        for one in found:
-            if size <= max_gb * GB:
-                break
-            if one.reason is None and not one.is_safe:
-                one.reason = "capacity"
-                size -= one.size
+        _make_room([one for one in found if one.reason is None], max_gb * GB)
     if retention_days < 0 and max_gb < 0:
         report.status = "disabled"
     if dry_run:
@@ -143,6 +138,28 @@ def clean(
         _finish_interrupted(folders)
     report.remaining_size_mb = round(report.remaining_size_mb, 3)
     return report
+
+
+def _make_room(found: list[_Kept], limit_bytes: float) -> None:
+    """Choose what has to go for the rest to be within a limit: always the oldest of the key that
+    has most, so that one key does not push out the recordings of others. `found`: oldest first."""
+    excess = sum(one.size for one in found) - limit_bytes
+    if excess <= 0:
+        return
+    held, newest_first = Counter[str](), defaultdict[str, list[_Kept]](list)
+    for one in reversed(found):
+        owner = read_owner(next(iter(one.sizes)))
+        held[owner] += one.size
+        if not one.is_safe:
+            newest_first[owner].append(one)
+    while excess > 0 and newest_first:
+        owner = max(newest_first, key=lambda each: held[each])
+        one = newest_first[owner].pop()
+        one.reason = "capacity"
+        held[owner] -= one.size
+        excess -= one.size
+        if not newest_first[owner]:
+            del newest_first[owner]
 
 
 def _look(folder: Folder) -> _Kept | None:

@@ -473,7 +473,7 @@ class StorageSettings(Part):
     retention_days: int = Field(-1, ge=-1)
     """Age at which recordings are deleted; -1: never."""
     max_gb: float = Field(-1, ge=-1)
-    """Size above which the oldest recordings are deleted; -1: no limit."""
+    """Size above which the oldest recordings of the key with most are deleted; -1: no limit."""
     min_free_gb: float = Field(1.0, ge=0)
     """Do not record with less free disk space."""
     replays: bool = True
