@@ -82,10 +82,15 @@ def test_a_session_counts_once_and_each_minute_for_its_day():
     counted.clock.advance(86_400)
     assert counted.usage.today("k_1") == UsageRow("k_1", counted.usage.day())
     counted.clock.advance(30)
+    saved = counted.usage.take_unsaved()
+    counted.clock.advance(10)
     second.release()
+    saved += counted.usage.take_unsaved()
 
-    days = {row.day: (row.sessions, row.seconds) for row in counted.usage.take_unsaved()}
-    assert days == {yesterday: (1, 86_520.0), counted.usage.day(): (0, 30.0)}
+    days = [(row.day, row.sessions, row.seconds) for row in saved]
+    today = counted.usage.day()
+    assert days == [(yesterday, 1, 86_520.0), (today, 0, 30.0), (today, 0, 10.0)]
+    assert counted.usage.today("k_1").seconds == 40.0
 
 
 def test_what_could_not_be_written_is_written_the_next_time():

@@ -173,9 +173,7 @@ class Rebuilding:
         lease.granted_at = now_s - max(0.0, self._clock.time() - lost.granted_time)
         for known_at in (lost.logged_at, lost.granted_at):
             lease.granted_at = lease.granted_at if known_at is None else known_at
-        lease.ran_s = now_s - lease.granted_at
-        # An earlier gateway did not count its lease, which was never released.
-        lease.counted_s = lost.ran_s if lost.granted_at is None else lease.ran_s
+        lease.ran_s = lease.counted_s = now_s - lease.granted_at
         headers = upstream_headers(lease)
         headers[REBUILD_HEADER] = lost.log_id
         if follows:

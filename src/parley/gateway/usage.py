@@ -2,8 +2,8 @@
 
 Pure bookkeeping. Minutes are those of leases, including running ones; each counts once, for its
 day, also if a session continues at another worker. Tokens are counted as workers report them, once
-a second: those of a unit, or of a complete answer. Maintenance saves the counts and restores
-today's after a restart.
+a second: those of a unit, or of a complete answer. Maintenance saves the counts, also of running
+sessions, and restores today's after a restart.
 """
 
 from __future__ import annotations
@@ -81,6 +81,9 @@ class KeyUsage:
         return [lease for lease in running if lease.key_id in over]
 
     def take_unsaved(self) -> list[UsageRow]:
+        """Counts to be saved, with what running sessions have used until now."""
+        self._turn_the_day()
+        self._count_running()
         rows, self._unsaved = list(self._unsaved.values()), {}
         return rows
 
@@ -125,6 +128,10 @@ class KeyUsage:
             lease.counted_s += used.seconds
             self._add(used)
 
+    def _count_running(self) -> None:
+        for lease in self._worker_pool.leases:
+            self._count(lease)
+
     def _add(self, used: UsageRow) -> None:
         self._of(used.key_id).add(used)
         self.put_back([used])
@@ -136,6 +143,5 @@ class KeyUsage:
         today = self.day()
         if today != self._day:
             # What running sessions have used belongs to the day that is over.
-            for lease in self._worker_pool.leases:
-                self._count(lease)
+            self._count_running()
             self._day, self._today = today, {}

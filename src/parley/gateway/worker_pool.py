@@ -366,7 +366,8 @@ class WorkerPool:
             granted_at=now - ran_s,
             granted_time=note.granted_time,
             ran_s=note.ran_s,
-            counted_s=note.ran_s,
+            # Up to a few seconds ago, by the gateway that had it.
+            counted_s=ran_s,
             lease_id=message.lease_id,
             address=note.address,
             key_id=note.key_id,
