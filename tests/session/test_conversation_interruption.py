@@ -36,6 +36,34 @@ SEMANTIC_VAD = {"type": "semantic_vad", "eagerness": "high"}
 STARTED = "input_audio_buffer.speech_started"
 
 
+@pytest.mark.parametrize("is_hearing", [False, True], ids=["between", "meanwhile"])
+async def test_speech_that_is_cleared_is_no_turn(monkeypatch, is_hearing):
+    hears, clears = asyncio.Event(), asyncio.Event()
+
+    async def find(finder: UtteranceFinder, pcm: Pcm) -> list[VadEvent]:
+        found = finder.feed(pcm)
+        if finder.is_speaking and is_hearing:
+            hears.set()
+            await clears.wait()
+        return found
+
+    monkeypatch.setattr(listener, "find", find)
+    async with worker_harness(clock=ManualClock(), model=TalkingModel(answer=ANSWER)) as harness:
+        talk = await talking(harness, SERVER_VAD)
+        feed(talk, sound(silence(0.3), speak(1.0)))
+        await (hears.wait() if is_hearing else talk.until(STARTED))
+        talk.say({"type": "input_audio_buffer.clear"})
+        await talk.drained()
+        clears.set()
+        feed(talk, sound(silence(0.3), speak(0.5), silence(0.7)))
+        await talk.until("input_audio_buffer.committed")
+
+    *cleared, _ = [each["type"] for each in talk.socket.sent if "buffer" in each["type"]]
+    stopped = "input_audio_buffer.speech_stopped"
+    assert sorted(cleared[:3]) == ["input_audio_buffer.cleared", STARTED, stopped]
+    assert cleared[3:] == [STARTED, stopped]
+
+
 @pytest.mark.parametrize(("heard_s", "heard"), [(0.45, "one two three four five "), (0.0, None)])
 async def test_the_context_holds_what_was_heard_of_an_interrupted_answer(heard_s, heard):
     clock, model = ManualClock(), TalkingModel(answer=ANSWER)

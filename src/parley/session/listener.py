@@ -243,9 +243,11 @@ class TurnListener:
             self._put(Pcm.silence(self._finder.missing_samples or 0, INPUT_RATE_HZ))
 
     def clear(self, order: AudioCleared) -> None:
-        """Discard the audio that is not part of a turn yet. After a commit, waits until that is
-        done."""
-        if self._orders:
+        """Discard the audio that is not part of a turn yet. After a commit, and while the detector
+        is working, waits until that is done."""
+        if self._is_hearing and not self._orders:
+            self.sounds.clear()
+        if self._orders or self._is_hearing:
             self._orders.append(order)
             return
         self._forget()
@@ -254,6 +256,14 @@ class TurnListener:
     def _forget(self) -> None:
         self.sounds.clear()
         self.manual.clear()
+        if self._finder is not None and self._detection is not None:
+            ended = self._finder.end()
+            if ended is not None:
+                self._early.begin_turn()
+                self._runner.stop_early()
+                # Its client learns that the speech is over, and no turn follows.
+                self._found.append(replace(ended, utterance=None))
+                self._follow(self._detection, self._finder)
 
     def commit(self, order: AudioCommitted) -> None:
         """The client declares its turn complete. If audio is waiting for the detector, this takes
