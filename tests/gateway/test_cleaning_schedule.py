@@ -74,11 +74,14 @@ async def test_a_limited_folder_is_cleaned_as_it_grows(
         clock.advance(60)
         await one.stores.maintenance.round()
         month_old(tmp_path, clock, "old")
+        await one.stores.state.keep_response("resp_1", "key", clock.time(), "old", b"{}")
         free[0] -= less
         clock.advance(10)
         await one.stores.maintenance.round()
+        response = await one.stores.state.response("resp_1", "key")
 
     assert left(tmp_path) == (set() if is_cleaned else {"old"})
+    assert (response is None) is is_cleaned, "erased with its recording"
 
 
 @pytest.mark.parametrize(

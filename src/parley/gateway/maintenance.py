@@ -231,6 +231,9 @@ class Maintenance:
                 dry_run=dry_run,
             )
         if not dry_run:
+            gone = [one.session_id for one in report.victims]
+            await self.state.forget(gone)
+            await self.state.forget_responses_of(gone)
             if days >= 0:
                 await self.state.expire_responses(now_s - days * DAY_S)
             facts = {**msgspec.structs.asdict(report), "at_s": self.clock.time()}
