@@ -216,7 +216,7 @@ async def test_an_upload_of_another_kind_or_to_a_full_disk_leaves_nothing(
     )
 
     assert (html.status_code, html.json()["code"]) == (400, "unsupported_media_type")
-    assert full.status_code == 503
+    assert (full.status_code, full.json()["code"]) == (507, "insufficient_storage")
     assert nothing.status_code == 422
     assert nowhere.status_code == 404
     assert sorted(folder.files()) == before

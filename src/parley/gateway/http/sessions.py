@@ -386,7 +386,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         found = await find(session_id, to_change=True)
         limit = storage.min_free_gb * GB
         if await asyncio.to_thread(free_bytes, found.folder.path) < limit:
-            raise ServiceUnavailable("The server's disk has too little free space for uploads.")
+            raise HTTPException(507, "The server's disk has too little free space for uploads.")
         async with (
             uploads.one(who.owner),
             read_form(request, fields_most=8) as form,

@@ -11,7 +11,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from parley.errors import ServiceUnavailable
 from parley.gateway.http.bodies import Success, Time
 from parley.gateway.http.frontend import VoiceInfo, describe
 from parley.gateway.http.requester import Requester
@@ -97,7 +96,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         """Register a voice; it is kept as 16 kHz mono WAV, for its owner only."""
         limit = storage.min_free_gb * GB
         if await asyncio.to_thread(free_bytes, storage.data_dir) < limit:
-            raise ServiceUnavailable("The server's disk has too little free space for voices.")
+            raise HTTPException(507, "The server's disk has too little free space for voices.")
         field, text = "audio_base64", new.audio_base64
         async with adding:
             data = await asyncio.to_thread(
