@@ -1,5 +1,6 @@
 """Responses over a WebSocket, with OpenAI's own client."""
 
+import contextlib
 import json
 from typing import Any
 
@@ -129,10 +130,14 @@ def test_a_message_becomes_the_body_of_a_streaming_request():
 
 async def test_a_connection_without_requests_is_closed_as_is_one_of_a_server_that_stops():
     request = frame(TEXT, b'{"type": "response.create", "input": "hi"}', mask=True)
-    async with (
-        talking(limits={"chat_idle_s": 0.05}) as (running, client),
-        raw_websocket(running.gateway.port, "/v1/responses") as slow,
-    ):
+    async with talking() as (running, client), contextlib.AsyncExitStack() as sockets:
+        runtime = running.runtime
+        limits = runtime.settings.limits.model_copy(update={"chat_idle_s": 0.05})
+        # As after a reload.
+        runtime.apply(runtime.settings.model_copy(update={"limits": limits}), workers_too=False)
+        slow = await sockets.enter_async_context(
+            raw_websocket(running.gateway.port, "/v1/responses")
+        )
         await slow.send(request[:20])
         async with client.responses.connect() as connection:
             with pytest.raises(ConnectionClosed) as idle:

@@ -143,7 +143,7 @@ def _routes(
         # ids.
         route = path.replace("{session_id}", "{session_id:path}")
         routes.append(WebSocketRoute(route, _socket(runtime, path)))
-    routes.append(responses_socket.route(app, runtime.settings.limits))
+    routes.append(responses_socket.route(app, lambda: runtime.settings.limits))
     routes.append(WebSocketRoute(CONTROL_PATH, runtime.serving.worker_control.serve))
     return routes
 

@@ -8,6 +8,7 @@ keys, limits, memory, storage and errors are those of the request. Source: opena
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -35,7 +36,7 @@ OF_HANDSHAKE: Final = (
 """Header fields of the upgrade that its requests do not have."""
 
 
-def route(app: ASGIApp, limits: LimitSettings) -> WebSocketRoute:
+def route(app: ASGIApp, limits_now: Callable[[], LimitSettings]) -> WebSocketRoute:
     """The route of the WebSocket.
 
     Args:
@@ -46,7 +47,7 @@ def route(app: ASGIApp, limits: LimitSettings) -> WebSocketRoute:
         offered = websocket.scope["subprotocols"]
         names = [name for name in offered if not name.startswith(KEY_SUBPROTOCOL)]
         await websocket.accept(names[0] if names else None)
-        connection = connection_of(websocket)
+        connection, limits = connection_of(websocket), limits_now()
         connection.set_message_limit(int(limits.chat_frame_mb * (1 << 20)))
         refusal = websocket.scope["state"][CALLER]
         if isinstance(refusal, ParleyError):
