@@ -422,6 +422,20 @@ async def test_a_log_whose_entries_are_cut_off_is_damaged(tmp_path: Path) -> Non
         await logs.peek("lease/1")
 
 
+async def test_of_two_workers_that_find_one_log_one_continues_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = FileSessionLogs(tmp_path)
+    await started(logs)
+    found = file_logs._tails(logs._files("lease/1"))
+    monkeypatch.setattr(file_logs, "_tails", lambda files: found)
+
+    await logs.take_over("lease/1", logged(pid=2))
+
+    with pytest.raises(LogUnreadable, match="Another worker continues"):
+        await logs.take_over("lease/1", logged(pid=3))
+
+
 async def test_a_frozen_writer_is_not_the_writer_of_a_log_that_was_taken_over(
     tmp_path: Path,
 ) -> None:

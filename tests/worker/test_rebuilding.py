@@ -45,6 +45,7 @@ from parley.engine.engine import Engine
 from parley.errors import ParleyError
 from parley.models.parrot import Parrot
 from parley.protocol.resume import hash_of
+from parley.protocol.values import InterruptionOptions
 from parley.recording import lines
 from parley.recording.layout import Folder
 from parley.recording.lines import HeadLine
@@ -455,7 +456,10 @@ async def test_sound_sent_while_an_answer_was_said_is_not_heard_after_it(
     monkeypatch.setattr(Parrot, "step", step)
     whole, logs = await whole_talk(harness, "half_duplex")
     kept = next(kept for kept in logs.taken if is_half_said(kept))
-    await answers_a_backlog(harness, kept, whole)
+    detection = state_codec.joined(kept.state)["runner"]["listener"]["detection"]
+    interruptible = dataclasses.replace(detection, interruption=InterruptionOptions(mode="stop"))
+    await answers_what_was_said(harness, kept, whole, has_backlog=True)
+    await answers_what_was_said(harness, kept, whole, detection=interruptible)
     # Not a multiple of the detector's windows, so the next turn would be cut elsewhere.
     past = {"type": "audio_chunk", "audio_base64": b64(sound(silence(0.3)))}
 
@@ -464,12 +468,13 @@ async def test_sound_sent_while_an_answer_was_said_is_not_heard_after_it(
     assert comparable(plain(heard)) == comparable(plain(whole))
 
 
-async def answers_a_backlog(
-    harness: WorkerHarness, kept: LogContents, whole: list[Message]
+async def answers_what_was_said(
+    harness: WorkerHarness, kept: LogContents, whole: list[Message], **listener: Any
 ) -> None:
-    """The same sound, if the answer began after it had been said: the worker had stood still."""
+    """The same sound, if the answer began after it had been said, because the worker had stood
+    still, or if it may interrupt."""
     state = state_codec.joined(kept.state)
-    state["runner"]["listener"]["has_backlog"] = True
+    state["runner"]["listener"] |= listener
     _, changed = state_codec.parts(state, {})
     socket, changed_log = FakeSocket(), dataclasses.replace(kept, state=changed)
     asking = await asked(harness, "half_duplex", changed_log, "late")

@@ -84,6 +84,13 @@ test('units have exactly the size asked for and lose nothing', () => {
     ],
   );
   assert.deepEqual(Float32Array.from(units.flatMap(([unit]) => [...unit])), signal);
+
+  // What was gathered before another start is not sent.
+  gatherer.start();
+  gatherer.push(signal.subarray(1000));
+  gatherer.start();
+  gatherer.push(signal.subarray(0, 500));
+  assert.deepEqual(units.at(-1)[0], signal.subarray(0, 500));
 });
 
 test('a muted microphone keeps the unit clock and sends silence', () => {

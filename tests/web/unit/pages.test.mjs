@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 
 import { WORDS } from '../../../src/parley/web/elements/call/words.js';
+import { mayRecord, setRecord } from '../../../src/parley/web/elements/consent.js';
 import { recents, remember, rename } from '../../../src/parley/web/elements/recents.js';
 import { histogram, parseMetrics, quantile } from '../../../src/parley/web/pages/admin-metrics.js';
 import { en as enAll } from '../../../src/parley/web/words/en.js';
@@ -153,7 +154,8 @@ test('prometheus text is read, quantiles lie within their bucket', () => {
   assert.equal(quantile([], 0.5), null);
 });
 
-test('a conversation keeps the name it was given until that is taken back', (t) => {
+/** Storage of a browser, for one test. */
+function storing(t) {
   const kept = new Map();
   const store = {
     getItem: (key) => kept.get(key) ?? null,
@@ -163,6 +165,20 @@ test('a conversation keeps the name it was given until that is taken back', (t) 
   const before = Object.getOwnPropertyDescriptor(globalThis, 'localStorage');
   Object.defineProperty(globalThis, 'localStorage', { value: store, configurable: true });
   t.after(() => (before ? Object.defineProperty(globalThis, 'localStorage', before) : delete globalThis.localStorage));
+}
+
+test('nothing is recorded without consent', (t) => {
+  storing(t);
+  const answers = [mayRecord()];
+  for (const may of [true, false]) {
+    setRecord(may);
+    answers.push(mayRecord());
+  }
+  assert.deepEqual(answers, [false, true, false]);
+});
+
+test('a conversation keeps the name it was given until that is taken back', (t) => {
+  storing(t);
   remember('a', 'audio_duplex');
   remember('b', 'omni');
   rename('a', '  The first one ');

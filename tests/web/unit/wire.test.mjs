@@ -745,6 +745,8 @@ test('when the network is back with another address, nothing is waited for', () 
   client.hurry();
   clock.pass(0);
   assert.equal(sockets.length, 3, 'the attempt over the old network is not waited for');
+  // 1000 would end the session.
+  assert.deepEqual([sockets[0].closedWith, sockets[1].closedWith], [4006, 4006]);
 });
 
 test('a picture in one piece does not let late sound pile up in the socket', () => {
