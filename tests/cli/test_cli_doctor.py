@@ -267,9 +267,13 @@ def test_the_place_of_session_logs_is_named(tmp_path: Path) -> None:
     assert found(str(tmp_path / "logs")).text == str(tmp_path / "logs")
     assert found("redis://:secret@localhost:1/0").text == "redis://localhost:1/0"
     assert (found("off").grade, found("off").text) == ("note", "off")
-    unencrypted = found("redis://other.example:6379/0")
-    assert unencrypted.grade == "broken"
-    assert "unencrypted" in unencrypted.text
+    for where, said in (
+        ("redis://other.example:6379/0", "unencrypted"),
+        ("localhost:6379", "neither a folder nor an address"),
+        ("rediss://localhost:1/0?ssl_cacert=ca.pem", "unexpected keyword argument 'ssl_cacert'"),
+    ):
+        wrong = found(where)
+        assert (wrong.grade, said in wrong.text) == ("broken", True)
 
 
 def test_without_a_card_minicpmo_is_planned_and_nothing_is_called_broken(

@@ -302,8 +302,9 @@ async def _redis(
             memory = await redis.info("memory")
     except scripts.failures as error:
         advice = (
-            "Start it, or correct address, password or permissions. It needs free memory "
-            "(maxmemory) and must not be a cluster."
+            "Start it, or correct address, password or permissions. For rediss:// its port needs "
+            "TLS and a certificate of an authority of this machine or of ?ssl_ca_certs=FILE. It "
+            "needs free memory (maxmemory), and must not be a cluster or a Sentinel."
         )
         return broken("redis", f"{setting}: {reason_of(error)}", advice)
     finally:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import time
 from pathlib import Path
 from typing import Final
 
 from parley import logs
+from parley.errors import SetupError
 from parley.session_log.append_file import is_locked
 from parley.session_log.contract import SessionLogs
 from parley.session_log.file_logs import GATEWAY, FileSessionLogs, size_of_disk
@@ -51,6 +53,11 @@ def open_session_logs(settings: Settings) -> SessionLogs:
             )
     if where is not None and "://" in where:
         return RedisSessionLogs(where, window_s=limits.resume_window_s)
+    if where is not None and re.fullmatch(r"[\w.-]+:\d+(/\d*)?", where):
+        raise SetupError(
+            f"storage.session_logs is neither a folder nor an address of a Redis: {where}",
+            hint=f"Write rediss://{where}, or ./{where} for a folder of that name.",
+        )
     return _files([Path(where)] if where else _folders(settings.storage.data_dir))
 
 

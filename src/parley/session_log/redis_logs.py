@@ -171,7 +171,9 @@ class RedisScripts:
         options["socket_timeout"] = None
         try:
             self.client: Any = redis.Redis.from_url(url, **options)
-        except ValueError as error:
+            # An unknown option would be an error at the first request.
+            self.client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+        except (TypeError, ValueError) as error:
             raise SetupError(
                 f"{setting} is not an address of a Redis: {error}",
                 hint="It looks like rediss://host:6379/0, or redis://… without TLS.",
@@ -213,7 +215,7 @@ class RedisScripts:
 
 def reason_of(failure: Exception) -> str:
     """A failure in one line of a log."""
-    return f"{type(failure).__name__}: {failure}"[:200]
+    return f"{type(failure).__name__}: {str(failure) or 'no answer in time'}"[:200]
 
 
 class RedisSessionLogs(SessionLogs):
