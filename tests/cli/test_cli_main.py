@@ -1,5 +1,7 @@
 """The command as a whole: quick to help, plain about errors, right about exit codes."""
 
+import io
+import sys
 import types
 
 import pytest
@@ -48,6 +50,17 @@ def test_short_help_is_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr().out.startswith("parley 0.")
+
+
+def test_a_terminal_that_lacks_a_character_shows_a_question_mark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written := io.BytesIO(), "latin-1"))
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    print("1 worker …", flush=True)
+
+    assert written.getvalue().endswith(b"1 worker ?\n")
 
 
 def test_an_unknown_verb_or_flag_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,8 +118,8 @@ def test_processes_that_it_starts_have_standard_streams(tmp_path: Path) -> None:
         "Path('told').write_text(str(None in (sys.stdin, sys.stdout, sys.stderr)))\n"
     )
     (tmp_path / "parent.py").write_text(
-        "import subprocess, sys; from parley.cli import _open_closed_streams\n"
-        "_open_closed_streams()\n"
+        "import subprocess, sys; from parley.cli import _prepare_streams\n"
+        "_prepare_streams()\n"
         "subprocess.run([sys.executable, 'child.py'], check=True)\n"
     )
     command = f"exec '{sys.executable}' parent.py <&- >&- 2>&-"

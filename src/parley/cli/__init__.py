@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 import os
 import sys
 import traceback
@@ -94,7 +95,7 @@ _EPILOG: Final = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
-    _open_closed_streams()
+    _prepare_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     wants_details = "--debug" in words
     words = [word for word in words if word != "--debug"]
@@ -118,15 +119,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(explain(error, wants_details=wants_details, say=tell))
 
 
-def _open_closed_streams() -> None:
+def _prepare_streams() -> None:
     """Redirect standard streams that were closed before the process started (`2>&-`) to the null
     device, here and in child processes. Otherwise the next opened files would get their
-    descriptors, and the output of libraries."""
+    descriptors, and the output of libraries. A terminal that lacks a character shows `?`."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             nowhere = open(os.devnull, mode)  # noqa: SIM115
             os.set_inheritable(nowhere.fileno(), True)
             setattr(sys, name, nowhere)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def build() -> typer.Typer:
