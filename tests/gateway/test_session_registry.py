@@ -291,6 +291,42 @@ async def test_a_resumed_session_waits_until_its_previous_connection_is_gone(you
     connection.close.assert_not_called()
 
 
+async def test_a_client_that_its_old_worker_answers_too_late_is_asked_to_try_again(
+    young: Young,
+) -> None:
+    young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    lease, connection, relayed = lease_of(young.pool, "lease"), Mock(), AsyncMock()
+    Moving(sessions=young.kept, worker_control=Mock())._part(lease)
+
+    with ExitStack() as held:
+        resumption = young.resumption(relay=Mock(run=relayed))
+        await resumption._continue(connection, CLIENT, Mock(lease=lease), Mock(), held)
+
+    connection.close.assert_called_once_with(AGAIN_CODE, "try again")
+    relayed.assert_not_called()
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [({}, None), ({"is_held": False}, AGAIN_CODE), ({"is_held": False, "resume": None}, None)],
+)
+def test_a_lost_worker_is_reported_by_the_connection_that_holds_the_lease(
+    changed: dict[str, Any], code: int | None
+) -> None:
+    lease: Any = SimpleNamespace(
+        **{"resume": object(), "is_held": True, "was_ready": True} | changed
+    )
+    relays = SessionRelay(sessions=Mock(), metrics=Mock(), message_arrives=Mock())
+    client, dialect = Mock(), Mock(frames=lambda answer: [])
+    dialect.answer.return_value.close_code = None
+
+    relays._finish(client, Mock(), dialect, RelayEnd("lost", Closure(1006)), lease)
+
+    assert dialect.answer.called == (code is None)
+    if code is not None:
+        client.close.assert_called_once_with(code, "resume")
+
+
 async def test_neither_side_is_joined_to_the_other_when_a_worker_is_lost() -> None:
     loop = asyncio.get_running_loop()
     client, worker = (Mock(closed=loop.create_future()) for _ in range(2))

@@ -106,8 +106,14 @@ class Resumption:
         dialect: Dialect,
         held: ExitStack,
     ) -> None:
+        try:
+            lease = self.sessions.take(upstream.lease)
+        except NotYetKnown:
+            # Its old worker has answered a moment too late.
+            self.metrics.resumption("not_yet_known")
+            connection.close(resume.AGAIN_CODE, "try again")
+            return
         self.metrics.resumption("resumed")
-        lease = self.sessions.take(upstream.lease)
         if lease is None:
             # The session has ended; the client receives the messages that it has not received yet.
             await self.relay.run(connection, upstream, dialect, held)

@@ -59,7 +59,7 @@ class SessionRelay:
                 connection.close(AGAIN_CODE, "resume")
                 self.sessions.keep(lease, held.pop_all())
                 return
-            self._finish(connection, worker, dialect, end, was_ready=lease.was_ready)
+            self._finish(connection, worker, dialect, end, lease)
             if self._is_replaced(end, lease):
                 # The connection that replaces this one takes the lease from there.
                 self.sessions.keep(lease, held.pop_all())
@@ -126,8 +126,7 @@ class SessionRelay:
         worker: Connection,
         dialect: Dialect,
         end: RelayEnd,
-        *,
-        was_ready: bool,
+        lease: Lease,
     ) -> None:
         closure = end.closure
         if end.who == "client":
@@ -137,8 +136,11 @@ class SessionRelay:
             worker.close(closure.code if closure.is_clean else CUT_CODE, closure.reason)
         elif end.who == "worker" and closure.is_clean:
             connection.close(closure.code, closure.reason)
+        elif lease.resume is not None and not lease.is_held:
+            # It may continue over another connection or at another worker.
+            connection.close(AGAIN_CODE, "resume")
         else:
-            failure = WorkerLost() if was_ready else WorkerLostEarly()
+            failure = WorkerLost() if lease.was_ready else WorkerLostEarly()
             self.metrics.error(failure.code)
             send_answer(connection, dialect, dialect.answer(failure))
 

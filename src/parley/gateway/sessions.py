@@ -284,11 +284,17 @@ class Sessions:
             self._worker_lost(found, kept)
 
     def take(self, lease: Lease) -> Lease | None:
-        """Transfer the lease to a returning client; None if the session has ended."""
+        """Transfer the lease to a returning client; None if the session has ended.
+
+        Raises:
+            NotYetKnown: another worker continues it.
+        """
+        found = self._sessions.get(lease.session_id)
+        if found is not None and not found.is_over and lease.lease_id in found.left:
+            raise NotYetKnown
         worker = lease.worker
         current = worker.leases.get(lease.lease_id) or worker.closing.get(lease.lease_id)
         taken = None if current is None else current.transfer()
-        found = self._sessions.get(lease.session_id)
         if found is not None and not found.is_over and _is_of(found, lease):
             found.held.close()
             if taken is not None:
