@@ -175,11 +175,14 @@ async def test_a_sentence_with_a_long_pause_is_one_turn_where_it_is_held_back():
             "I would like to", "Can you tell me the", "Quiero un café y", "Ich möchte ein", "我想",
             "मैं", "What is the name of", "I was so", "We live in", "Oh, wait!",
             "What is the square root of?", "What is 20 divided by?", "What is 7 times?",
+            "Ich nehme die", "我喜欢的",
         )),
         *((said, False) for said in (
             "What is the time?", "Why", "Turn it off.", "Quiero un café", "Das reicht",
             "今天天气很好", "I can wait.", "The TV is on.", "Turn the light on.", "I hope so.",
             "I know where the station is.", "What are you made of?", "How many times?",
+            "This is my son.", "When did she die.", "It weighs a ton.", "谢谢你。", "好的。",
+            "这是我的。",
         )),
     ],
 )  # fmt: skip
@@ -208,6 +211,7 @@ def test_what_the_model_knows_whole_is_not_waited_for():
     assert word_bounds_ms("555 1234", is_whole=True) == (0, 448)
     assert word_bounds_ms("Can you tell me the", is_whole=True) == (1500, 1500)
     assert word_bounds_ms("Is it 555 1234?", is_whole=False) == (0, 704)
+    assert word_bounds_ms("今天天气怎么样？", is_whole=False) == (0, 704)
 
 
 def test_every_language_has_its_lists():

@@ -123,6 +123,12 @@ def _ending(language: str) -> str:
 
 
 _UNFINISHED_END: Final = re.compile("|".join(map(_ending, UNFINISHED)))
+_UNFINISHED_ENGLISH: Final = re.compile(_ending("en"))
+_ENGLISH: Final = re.compile(
+    r"\b(?:the|my|your|his|our|their|is|are|were|to|of|and|it|you|that|what|with|for|she|they|this|"
+    r"did|i'm|don't|won't|can't)\b"
+)
+"""Words of no other language: after them, "son", "die" and "ton" are English words."""
 _ENDS_NO_QUESTION: Final = re.compile(
     r"\b(?:but|because|if|of|his|is|are|was|were|will|would|could|should|can|times|er|hmm)$"
 )
@@ -141,7 +147,10 @@ _FINISHED: Final = re.compile(
     r"|\b(?:turn|switch|put|leave|keep|turned|switched|left)(?: [\w']+){1,4} (?:on|in)\W*$"
     r"|\b(?:think|hope|guess|say|said|believe|afraid) so\W*$"
     r"|\b(?:what|who|where|how|which)(?! (?:is|are|was|were|do|does|did|can|will|would)\b)"
-    r"(?: [\w']+){1,5} (?:is|are|was|were|for|from|with|about|like|of)\W*$",
+    r"(?: [\w']+){1,5} (?:is|are|was|were|for|from|with|about|like|of)\W*$"
+    # Thank you; it is me; I know; I am here.
+    r"|(?:谢谢|爱|想|等|喜欢|认识|是)[你我]\W*$|(?:[是好真对行会有]|知道|可以|是[你我他她])的\W*$"
+    r"|[不还你我他她]在\W*$",
     re.I,
 )
 """A sentence may also continue after these: how they are said decides."""
@@ -160,13 +169,17 @@ def is_unfinished(text: str) -> bool:
         return True
     if said.endswith(("?", "!", "？", "！")) or _FINISHED.search(said):
         return False
-    return said.endswith(("...", "…", ",", "-", "，")) or bool(_UNFINISHED_END.search(plain(said)))
+    words = plain(said)
+    ending = _UNFINISHED_ENGLISH if _ENGLISH.search(words) else _UNFINISHED_END
+    return said.endswith(("...", "…", ",", "-", "，")) or bool(ending.search(words))
 
 
 def is_question(text: str) -> bool:
-    """True if the text, which is not unfinished, is surely a question: three words or more."""
+    """True if the text, which is not unfinished, is surely a question: three words or more, or four
+    signs of a language without spaces."""
     words = plain(text)
-    is_asked = text.strip().endswith(("?", "？")) and len(words.split()) > 2
+    is_long = len(words.split()) > 2 or bool(re.search("[\u3040-\u9fff]{4}", words))
+    is_asked = text.strip().endswith(("?", "？")) and is_long
     return is_asked and not _ENDS_NO_QUESTION.search(words)
 
 
