@@ -175,7 +175,8 @@ async def test_a_sentence_with_a_long_pause_is_one_turn_where_it_is_held_back():
             "I would like to", "Can you tell me the", "Quiero un café y", "Ich möchte ein", "我想",
             "मैं", "What is the name of", "I was so", "We live in", "Oh, wait!",
             "What is the square root of?", "What is 20 divided by?", "What is 7 times?",
-            "Ich nehme die", "我喜欢的",
+            "Ich nehme die", "Vorrei un caffè e", "Я хочу чай и", "我喜欢的",
+            "Attends.", "Einen Moment.", "Подожди.", "等一下。",
         )),
         *((said, False) for said in (
             "What is the time?", "Why", "Turn it off.", "Quiero un café", "Das reicht",
@@ -216,19 +217,20 @@ def test_what_the_model_knows_whole_is_not_waited_for():
 
 def test_every_language_has_its_lists():
     languages = {"en", "es", "fr", "de", "zh", "hi"}
-    lists = (COMMANDS, ACKNOWLEDGEMENT_SOUNDS, ACKNOWLEDGEMENTS, UNFINISHED)
-    assert all(set(each) == languages for each in lists)
+    assert all(set(each) == languages for each in (COMMANDS, ACKNOWLEDGEMENT_SOUNDS))
+    assert set(ACKNOWLEDGEMENTS) == set(UNFINISHED) == languages | {"it", "ru"}
     # As people say them and as a recogniser writes them: without accents, with other signs.
     said = (
-        "Oh, I see.|Okay, that's very nice.|Uh-huh.|Mm-hm, gotcha.|Mhmm.|Okay then.|"
+        "Oh, I see.|Okay, that's very nice.|Uh-huh.|Mm-hm, gotcha.|Mhmm.|Okay then.|Ha ha ha!|"
         "Sí, claro que sí.|Si, si.|Aja|Ya veo.|Bien sûr.|Tres bien.|D’accord.|C'est ça.|Na klar.|"
-        "Alles klar.|Achso.|Sehr gut.|हाँ|बिल्कुल|समझ गया|हां ठीक है|嗯。|对对对|沒錯|知道了|好吧"
+        "Alles klar.|Achso.|Sehr gut.|Sì, certo.|Va bene.|Ho capito.|Да.|Угу.|Ну да, понятно.|"
+        "हाँ|बिल्कुल|समझ गया|हां ठीक है|嗯。|对对对|沒錯|知道了|好吧"
     )
     assert [one for one in said.split("|") if not is_acknowledgement(one)] == []
     others = (
         "|That's|Really?|Okay?|No.|Yes, but why?|I see a dog.|Stop.|Ya basta.|No, eso no.|Non.|"
-        "Je vois un chien.|Nein.|Moment mal.|Gut, aber warum|बस करो|नहीं|不对|等等|"
-        "我明白你的意思但是"
+        "Je vois un chien.|Nein.|Moment mal.|Gut, aber warum|Aspetta.|Sì, ma perché|Va via.|Нет.|"
+        "Стоп.|Да нет.|Хорошо, хватит.|बस करो|नहीं|不对|等等|我明白你的意思但是"
     )
     assert [one for one in others.split("|") if is_acknowledgement(one)] == []
 

@@ -2,8 +2,8 @@
 
 `UNFINISHED`: words after which a sentence continues, in lower case and without punctuation.
 `COMMANDS` stop an answer, `ACKNOWLEDGEMENTS` (as written) and `ACKNOWLEDGEMENT_SOUNDS` (as
-spoken) do not. Languages: English, Spanish,
-French, German, Chinese, Hindi.
+spoken) do not. Languages: English, Spanish, French, German, Chinese, Hindi; as written also
+Italian and Russian, whose sounds make the matcher worse at English.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ UNFINISHED: Final[dict[str, str]] = {
     "i've|he's|she's|we're|they're|very|every|each|another|such as|for example|let me see|"
     "let me think|dot|underscore|slash|dash|hyphen",
     "es": "y|o|pero|porque|el|la|los|las|un|una|de|del|a|en|con|por|para|que|si|mi|tu|su|es|son|"
-    "cómo|cuándo|dónde|eh|pues",
+    "cómo|cuándo|dónde|eh|pues|espera|un momento",
     "fr": "et|ou|mais|parce que|le|la|les|un|une|des|de|du|à|en|avec|pour|par|que|si|mon|ma|mes|"
-    "ton|votre|est|sont|je|tu|vous|nous|euh|comment|où|quand",
+    "ton|votre|est|sont|je|tu|vous|nous|euh|comment|où|quand|attends|attendez|un moment",
     "de": "und|oder|aber|weil|der|die|das|den|dem|ein|eine|einen|von|zu|in|mit|für|auf|dass|wenn|"
-    "mein|meine|dein|ihr|ist|sind|ich|wir|äh|ähm|wie|wo|wann",
-    "zh": "和|或者|但是|因为|所以|的|在|跟|如果|我|你|我想|请|呃|嗯|那个",
-    "hi": "और|या|लेकिन|क्योंकि|कि|अगर|मेरा|मेरी|आपका|का|की|के|में|से|को|पर|मैं|आप",
+    "mein|meine|dein|ihr|ist|sind|ich|wir|äh|ähm|wie|wo|wann|warte|moment",
+    "it": "e|o|ma|perché|perchè|il|lo|la|i|gli|le|un|una|uno|di|del|della|a|in|con|per|che|mio|tuo|"
+    "è|sono|quando|dove|vorrei|ehm|aspetta|un attimo|un momento",
+    "ru": "и|или|но|а|потому что|если|что|в|на|с|к|для|от|из|мой|моя|моё|твой|как|когда|где|хочу|"
+    "ну|э|эм|подожди|минутку",
+    "zh": "和|或者|但是|因为|所以|的|在|跟|如果|我|你|我想|请|呃|嗯|那个|等等|等一下",
+    "hi": "और|या|लेकिन|क्योंकि|कि|अगर|मेरा|मेरी|आपका|का|की|के|में|से|को|पर|मैं|आप|रुको|एक मिनट",
 }
 
 COMMANDS: Final[dict[str, str]] = {
@@ -74,7 +78,8 @@ ACKNOWLEDGEMENTS: Final[dict[str, str]] = {
     "right|all right|alright|sure|i see|got it|i got it|great|good|nice|cool|fine|true|exactly|"
     "correct|indeed|of course|wow|makes sense|interesting|absolutely|definitely|totally|perfect|"
     "lovely|amazing|fair enough|understood|i understand|i see what you mean|gotcha|good to know|"
-    "oh really|okay then|alright then|all right then|for sure|mhmm|mm-hm|hm-hm",
+    "oh really|okay then|alright then|all right then|for sure|mhmm|mm-hm|hm-hm|ha|haha|hahaha|"
+    "ha-ha|heh|hehe",
     "es": "sí|si|vale|claro|claro que sí|claro que si|ya|ya veo|bien|bueno|ajá|aja|entiendo|"
     "lo entiendo|entendido|de acuerdo|muy bien|qué bien|que bien|qué bueno|que bueno|perfecto|"
     "por supuesto|genial|exacto|eso es|okey",
@@ -84,6 +89,12 @@ ACKNOWLEDGEMENTS: Final[dict[str, str]] = {
     "de": "ja|jaja|ach ja|gut|sehr gut|genau|stimmt|richtig|klar|na klar|alles klar|ach so|achso|"
     "schön|schon|verstehe|ich verstehe|verstanden|aha|super|in ordnung|natürlich|naturlich|"
     "jawohl|eben",
+    "it": "sì|si|certo|certo che sì|certo che si|certamente|va bene|va benissimo|d'accordo|capito|"
+    "ho capito|capisco|giusto|esatto|esattamente|bene|molto bene|benissimo|perfetto|ottimo|già|"
+    "chiaro|ecco",
+    "ru": "да|да-да|ну да|ага|угу|хорошо|очень хорошо|понятно|всё понятно|понял|поняла|я понял|"
+    "я поняла|понимаю|ясно|всё ясно|конечно|ладно|точно|верно|правильно|так|отлично|здорово|окей|"
+    "ок|разумеется|м-м|мм|хм",
     "zh": "嗯|嗯嗯|对|对对|对对对|對|是|是的|是啊|没错|沒錯|好|好的|好吧|好啊|行|可以|明白|"
     "明白了|我明白|我明白了|知道了|我知道了|懂了|我懂了|了解|原来如此|原來如此|当然|當然|哦|啊",
     "hi": "हाँ|हां|हा|हूँ|हूं|हम्म|अच्छा|बहुत अच्छा|ओह|ठीक|ठीक है|ठीक हैं|सही|सही है|सच है|जी|जी हाँ|जी हां|बिल्कुल|"
