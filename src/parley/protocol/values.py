@@ -371,7 +371,7 @@ class VadOptions(Wire):
 
     Args:
         eagerness: `low`, `medium` and `high`: the server judges in every pause whether the turn is
-            complete, and waits accordingly, 0.4 to 2.5 s; `off`: `min_silence_duration_ms` of
+            complete, and waits accordingly, 0.3 to 2.5 s; `off`: `min_silence_duration_ms` of
             silence ends it; `auto`: `medium` where `min_silence_duration_ms` has its default, else
             `off`.
     """
