@@ -20,8 +20,6 @@ from tests.golden.runner import DATA
 INT8 = tiny.Precision(has_small_caches=True)
 SHORT = tiny.Precision(dtype=torch.bfloat16)
 
-pytestmark = pytest.mark.xdist_group("vectors")
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
