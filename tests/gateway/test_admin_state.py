@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -121,9 +122,19 @@ async def test_a_database_of_any_older_version_is_migrated_with_its_rows(tmp_pat
     assert (now, path.stat().st_mode & 0o077) == (len(MIGRATIONS), 0)
 
 
-@pytest.mark.parametrize(("free", "why"), [(2 << 20, "unable to open"), (0, "its disk is full")])
-async def test_a_database_that_cannot_be_opened_is_a_set_up_error(tmp_path, monkeypatch, free, why):
+@pytest.mark.parametrize(
+    ("free", "user", "why"),
+    [
+        (2 << 20, os.geteuid(), "unable to open"),
+        (0, os.geteuid(), "its disk is full"),
+        (0, os.geteuid() + 1, "state.db belongs to another user"),
+    ],
+)
+async def test_a_database_that_cannot_be_opened_is_a_set_up_error(
+    tmp_path, monkeypatch, free, user, why
+):
     monkeypatch.setattr(state_module, "free_bytes", lambda _: free)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
     (tmp_path / "state.db").mkdir()
 
     with pytest.raises(SetupError, match=f"cannot be used to keep state: {why}") as caught:

@@ -606,6 +606,8 @@ def _cannot_write(path: Path, error: Exception) -> SetupError:
         why = "it is a file, not a folder"
     elif path.parent.is_dir() and not os.access(path.parent, os.W_OK):
         why = "this user may not write in it, or its disk is read-only"
+    elif path.exists() and path.stat().st_uid != os.geteuid():
+        why = f"{path.name} belongs to another user"
     elif free_bytes(path) < 1 << 20:  # SQLite then reports an I/O error
         why = "its disk is full"
     return SetupError(
