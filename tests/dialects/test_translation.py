@@ -350,18 +350,21 @@ def test_a_live_session_hears_nothing_only_while_it_is_muted():
     assert heard == [True, False, True]
 
 
-def test_the_conversation_before_a_live_session_is_in_its_prompt():
+@pytest.mark.parametrize("store", [None, True, False])
+def test_the_conversation_before_a_live_session_is_in_its_prompt(store):
     items = [
         {"role": role, "content": [{"type": "input_text", "text": text}, "not a part"]}
         for role, text in (("developer", "Be kind."), ("user", "Hi"))
     ]
     dialect = connection("openai_live")
-    start = {"type": "session.start", "session": {"instructions": "I", "input": items}}
+    session = {"instructions": "I", "input": items, "store": store}
+    start = {"type": "session.start", "session": session}
 
     (setup,) = dialect.events(read(dialect, start), Phase.CONNECTED)
 
     assert isinstance(setup, events.DuplexSetup)
     assert setup.prompt.splitlines() == ["I", "Be kind.", "user: Hi"]
+    assert setup.wants_recording is (store is not False)
 
 
 @pytest.mark.parametrize(

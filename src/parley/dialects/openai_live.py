@@ -160,6 +160,7 @@ class OpenAILiveDialect(OpenAIDialect):
             options=DuplexConfig(),
             interruption=interruption,
             cuts_by_time=True,
+            wants_recording=session.get("store") is not False,
         )
 
     def _interruption(self, session: dict[str, Any]) -> InterruptionOptions:
