@@ -194,6 +194,8 @@ async def test_presets_come_by_mode_or_flat_without_their_sounds(http, tmp_path)
     sounds = (await http.get("/api/presets/turnbased/me/audio")).json()
     none = await http.get("/api/presets/omni/call_en/audio")
     other = await http.get("/api/presets", params={"format": "tree"})
+    (folder / "bad.yaml").write_text("[")
+    state = (await http.get("/api/admin/state", headers=ADMIN)).json()
 
     assert list(by_mode) == ["turnbased", "half_duplex_audio", "omni", "audio_duplex"]
     assert by_mode["turnbased"][0]["system_content"] == [
@@ -206,6 +208,7 @@ async def test_presets_come_by_mode_or_flat_without_their_sounds(http, tmp_path)
     assert len(base64.b64decode(sound["data"])) == 4 * 16_000
     assert none.status_code == 404
     assert other.status_code == 422
+    assert state["problems"] == ["presets/turnbased/bad.yaml: it is not YAML"]
 
 
 async def test_neighbours_in_one_ipv6_network_share_a_strangers_voices(tmp_path: Path):

@@ -96,6 +96,7 @@ def routes(runtime: GatewayRuntime) -> Router:
     @router.get("/state", name="state")
     async def stored() -> StateReport:
         """Damaged files, and the last clean-up of recordings."""
+        await asyncio.to_thread(stores.presets.list)  # their problems are those of now
         return StateReport(
             problems=[*state.problems, *stores.voices.problems, *stores.presets.problems],
             last_clean=await state.fact("retention.last"),
