@@ -93,6 +93,9 @@ async def test_sound_and_pictures_of_a_call_are_named_too() -> None:
             await talk.say(PATH)
         with pytest.raises(TypeError, match=r"pictures must be the bytes of a file, got str"):
             talk.write("What is this?", PATH)
+    async with parley.Server("https://a.test", transport=script) as server:
+        with pytest.raises(TypeError, match=r"sound must be the bytes of a file, got str"):
+            await server.add_voice("Anna", PATH)
 
 
 async def test_a_conversation_that_was_not_opened_says_how_to_open_it() -> None:

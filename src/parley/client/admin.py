@@ -17,10 +17,10 @@ from parley.client.access import (
     refusal_of,
     unreachable,
 )
+from parley.client.sound import file_out
 from parley.errors import TimedOut
 from parley.media.pcm import Pcm
 from parley.media.wav import encode_wav
-from parley.protocol import codec
 from parley.replacing import replacing
 
 Fields = dict[str, Any]
@@ -138,7 +138,7 @@ class Server:
         await self._ask("PUT", path, {"pinned": pinned}, timeout_s=timeout_s)
 
     async def delete_recording(self, recording_id: str, *, timeout_s: float | None = None) -> None:
-        """Delete a recording. Needs its key, or an admin."""
+        """Delete a recording, with those that continue it."""
         await self._ask("DELETE", _recording(recording_id), timeout_s=timeout_s)
 
     # -- voices and presets --
@@ -153,8 +153,8 @@ class Server:
     ) -> str:
         """Register a voice: audio, or the bytes of an audio file. Returns its id, which sessions
         use as `ref_audio_path`."""
-        data = sound if isinstance(sound, bytes) else encode_wav(sound)
-        body = {"name": name, "audio_base64": codec.to_base64(data)}
+        data = encode_wav(sound) if isinstance(sound, Pcm) else sound
+        body = {"name": name, "audio_base64": file_out("sound", data)}
         made = await self._ask("POST", "/api/assets/ref_audio", body, timeout_s=timeout_s)
         return str(made["id"])
 
@@ -192,7 +192,8 @@ class Server:
     async def drain(
         self, worker_id: str, draining: bool = True, *, timeout_s: float | None = None
     ) -> None:
-        """Stop or resume giving new sessions to a worker; its running sessions continue."""
+        """Stop or resume giving new sessions to a worker; its running sessions continue, those that
+        can resume at other workers."""
         path = f"/api/admin/workers/{_part(worker_id)}"
         await self._ask("PUT", path, {"draining": draining}, timeout_s=timeout_s)
 

@@ -143,7 +143,7 @@ class HalfDuplexTalk(Talk):
         return self._portal.run(self._client.say(pcm))
 
     def send_audio(self, pcm: Pcm) -> None:
-        """Send about half a second of audio."""
+        """Send audio of any length; see `HalfDuplexClient.send_audio`."""
         self._portal.run(_called(lambda: self._client.send_audio(pcm)))
 
     @property
