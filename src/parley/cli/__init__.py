@@ -70,7 +70,7 @@ VERBS: Final = (
     Verb("sessions", "Show every session: its state, worker and key.", OPERATE),
     Verb("drain", "Stop giving new work to a worker, or restart it.", OPERATE),
     Verb("reload", "Make a server read its settings and certificate again.", OPERATE),
-    Verb("keys", "List, create, rotate and revoke keys.", OPERATE),
+    Verb("keys", "List, create, rotate and revoke keys, and erase their data.", OPERATE),
     Verb("usage", "Show the usage of each key by day.", OPERATE),
     Verb("doctor", "Check this machine and suggest fixes.", TOOLS),
     Verb("recordings", "List, show, render, export and delete recorded sessions.", TOOLS),

@@ -174,7 +174,7 @@ class ModelSettings(Part):
     tts_voice: str = "alloy"
     """Name of the voice at that address, or of Kokoro's."""
     tts_key: str = ""
-    """API key for that address; default: llm_key if llm is on the same host."""
+    """API key for that address; default: llm_key if llm has the same host and port."""
     tts_timeout_s: float = Field(5.0, gt=0)
     """Longest wait for the next audio from that address; then the bundled voice speaks."""
     behaviour: ModelBehaviour = ModelBehaviour()
@@ -493,7 +493,8 @@ class LogSettings(Part):
     format: Literal["auto", "json", "text"] = "auto"
     """auto: text on a terminal, else JSON lines."""
     access: bool = False
-    """Log every HTTP request and WebSocket with the client's address and key."""
+    """Log every HTTP request and WebSocket with the client's address and key, except requests of
+    /health, /ready and /metrics."""
     client_traces: bool = False
     """Store the microphone reports of pages (record_trace.jsonl, 5 MB)."""
 
