@@ -95,26 +95,26 @@ async def test_a_waiting_session_is_stopped_by_its_owner_only(gateway):
 @pytest.mark.usefixtures("worker")
 @pytest.mark.gateway(security={**PROXY, "admin_token": "boss"})
 async def test_the_audit_log_has_the_sessions_of_others_that_an_admin_ends(gateway):
-    admin = {"x-admin-token": "boss"}
-    async with gateway.http(headers={**at("192.0.2.9"), **admin}) as http:
+    admin = {**at("192.0.2.9"), "x-admin-token": "boss"}
+    async with gateway.http(headers=admin) as http:
+        # In the first round they are the admin's own.
         for address in ("192.0.2.9", "192.0.2.1"):
             async with session(gateway, "/ws/half_duplex/talks", address) as talks:
                 await hear(talks)
                 async with session(gateway, "/ws/half_duplex/waits", address) as waits:
                     ticket_id = (await hear(waits))["ticket_id"]
                     await http.delete(f"/api/queue/{ticket_id}")
-                    await end_of(waits)
                 async with session(gateway, "/ws/half_duplex/waits", address) as waits:
                     await hear(waits)
                     for name in ("waits", "talks"):
                         await stop(gateway, name, "192.0.2.9", **admin)
-                    await end_of(waits)
                 await end_of(talks)
         entries = (await http.get("/api/admin/audit")).json()["entries"]
 
-    # Of the second round: in the first one the admin ended its own.
-    ended = ["/api/half_duplex/stop", "/api/half_duplex/stop", f"/api/queue/{ticket_id}"]
-    assert [(each["path"], each["status"]) for each in entries] == [(path, 200) for path in ended]
+    ended = [f"/api/queue/{ticket_id}", *["/api/half_duplex/stop"] * 2]
+    assert [(each["path"], each["status"]) for each in reversed(entries)] == [
+        (path, 200) for path in ended
+    ]
 
 
 @pytest.mark.parametrize("dialect", ["duplex", "realtime"])

@@ -69,27 +69,8 @@ def test_every_line_of_serve_and_its_workers_is_one_json_object(tmp_path: Path) 
     assert sum(line["event"] == "session_began" for line in lines) == 2, "gateway and worker"
 
 
-def test_a_second_signal_ends_a_drain_and_every_process_with_it(tmp_path: Path) -> None:
-    with serving(tmp_path, "--drain-timeout", "600") as server:
-        children = server.children
-        ws = "ws" + server.url.removeprefix("http")
-        with connect(f"{ws}/ws/duplex/omni_1?extensions=true") as client:
-            assert hear(client)["type"] == "queue_done"
-            server.send(signal.SIGTERM)
-            server.line_with("shutting_down")
-            server.send(signal.SIGTERM)
-            code = server.popen.wait(HANG_S)
-        _, alive = psutil.wait_procs(children, HANG_S)
-        server.line_with("ended after")
-        said = "".join(server.seen)
-
-    assert (code, alive) == (0, [])
-    # At once, and nothing is wrong: a worker whose socket we closed is not lost.
-    for fault in ("graceful shutdown exceeded", "control_socket_lost", "worker_lost"):
-        assert fault not in said
-
-
-def test_a_drained_serve_lets_a_call_end_and_its_processes_end_then(tmp_path: Path) -> None:
+@pytest.mark.parametrize("again", [True, False])
+def test_a_drain_ends_with_the_last_call_or_a_second_signal(tmp_path: Path, again: bool) -> None:
     with serving(tmp_path, "--drain-timeout", "600") as server:
         children = server.children
         ws = "ws" + server.url.removeprefix("http")
@@ -100,8 +81,16 @@ def test_a_drained_serve_lets_a_call_end_and_its_processes_end_then(tmp_path: Pa
             say(client, "prepare")
             assert hear(client)["type"] == "prepared"
             assert server.popen.poll() is None
-            say(client, "stop")
-        assert server.popen.wait(HANG_S) == 0
+            if again:
+                server.send(signal.SIGTERM)
+            else:
+                say(client, "stop")
+            code = server.popen.wait(HANG_S)
         _, alive = psutil.wait_procs(children, HANG_S)
+        server.line_with("ended after")
+        said = "".join(server.seen)
 
-    assert alive == []
+    assert (code, alive) == (0, [])
+    # At once, and nothing is wrong: a worker whose socket we closed is not lost.
+    for fault in ("graceful shutdown exceeded", "control_socket_lost", "worker_lost"):
+        assert fault not in said

@@ -22,9 +22,9 @@ async def started(port: int) -> ResumingClient:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_session_continues_at_the_next_gateway(apart: Apart, how: signal.Signals) -> None:
-    apart.start_worker()
-    client = await started(apart.port)
+async def test_sessions_continue_at_the_next_gateway(apart: Apart, how: signal.Signals) -> None:
+    apart.start_worker(0, "--slots", "2")
+    clients = client, fresh = [await started(apart.port) for _ in range(2)]
     await unit(client)
     apart.gateway.send(signal.SIGHUP)
     before = await unit(client)
@@ -32,38 +32,24 @@ async def test_a_session_continues_at_the_next_gateway(apart: Apart, how: signal
 
     apart.gateway.send(how)
     apart.gateway.popen.wait(HANG_S)
+    await asyncio.sleep(UNUSED_WINDOW_S + 0.5)
     apart.gateway = apart.start_gateway()
-    client.cut()
-    await client.resume()
+    for one in clients:
+        one.cut()
+        await one.resume()
     after = await unit(client)
+    assert (await unit(fresh))["type"] == "result", "it had just started"
     busy = apart.status()
-    await client.say({"type": "stop"})
-    while client.heard[-1]["type"] != "stopped":
-        await client.hear()
+    for one in clients:
+        await one.say({"type": "stop"})
+        while one.heard[-1]["type"] != "stopped":
+            await one.hear()
 
     assert after["kv_cache_length"] > before["kv_cache_length"]
     assert busy["idle_workers"] == 0
-    assert (client.doubles, client.holes) == (0, 0)
-    await client.close()
-    apart.until(HANG_S, idle_workers=1)
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_session_that_has_just_started_continues_at_the_next_gateway(
-    apart: Apart, how: signal.Signals
-) -> None:
-    apart.start_worker()
-    client = await started(apart.port)
-
-    apart.gateway.send(how)
-    apart.gateway.popen.wait(HANG_S)
-    await asyncio.sleep(UNUSED_WINDOW_S + 0.5)
-    apart.gateway = apart.start_gateway()
-    client.cut()
-    await client.resume()
-    assert (await unit(client))["type"] == "result"
-    await client.say({"type": "stop"})
-    await client.close()
+    for one in clients:
+        assert (one.doubles, one.holes) == (0, 0)
+        await one.close()
     apart.until(HANG_S, idle_workers=1)
 
 

@@ -83,33 +83,27 @@ def test_everybody_is_told_in_their_dialect_when_serve_is_terminated(
         assert code == expected, name
 
 
-def test_a_gateway_whose_standard_streams_are_closed_serves(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("verb", "path", "streams"),
+    [
+        ("gateway", "/status", "<&- >&- 2>&-"),
+        ("serve --model parrot --log-format json", "/ready", ">/dev/full 2>&1"),
+        ("serve --model parrot --log-format text", "/ready", ">/dev/full 2>&1"),
+    ],
+)
+def test_a_server_whose_log_goes_nowhere_serves(
+    tmp_path: Path, verb: str, path: str, streams: str
+) -> None:
+    if "full" in streams and not Path("/dev/full").exists():
+        pytest.skip("this system has no full device")
     port = free_port()
-    flags = f"--http --host 127.0.0.1 --port {port} <&- >&- 2>&-"
-    command = f"exec '{sys.executable}' -m parley gateway {flags}"
-    with subprocess.Popen(["/bin/sh", "-c", command], cwd=tmp_path) as process:
+    command = f"exec '{sys.executable}' -m parley {verb} --http --host 127.0.0.1 --port {port}"
+    with subprocess.Popen(["/bin/sh", "-c", f"{command} {streams}"], cwd=tmp_path) as process:
         try:
-            eventually(lambda: answers(port), "no answer", PROCESS_S)
+            eventually(lambda: answers(port, path), "no answer", PROCESS_S)
         finally:
             process.terminate()
         assert process.wait(HANG_S) == 0
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
-@pytest.mark.parametrize("form", ["json", "text"])
-def test_a_server_whose_log_is_on_a_full_disk_serves(tmp_path: Path, form: str) -> None:
-    port = free_port()
-    flags = ["--model", "parrot", "--http", "--port", str(port), "--log-format", form]
-    command = [sys.executable, "-m", "parley", "serve", *flags]
-    with (
-        Path("/dev/full").open("w") as full,
-        subprocess.Popen(command, cwd=tmp_path, stdout=full, stderr=full) as process,
-    ):
-        try:
-            eventually(lambda: answers(port, "/ready"), "never ready", PROCESS_S)
-        finally:
-            process.terminate()
-            process.wait(HANG_S)
 
 
 def test_processes_that_it_starts_have_standard_streams(tmp_path: Path) -> None:
@@ -129,5 +123,5 @@ def test_processes_that_it_starts_have_standard_streams(tmp_path: Path) -> None:
     assert (tmp_path / "told").read_text() == "False"
 
 
-def answers(port: int, path: str = "/status") -> bool:
+def answers(port: int, path: str) -> bool:
     return asked(f"http://127.0.0.1:{port}{path}")[0] == 200

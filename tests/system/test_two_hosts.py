@@ -100,13 +100,6 @@ def hosts(tmp_path: Path) -> Iterator[TwoHosts]:
         yield built
 
 
-@pytest.fixture(scope="module")
-def untrusting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
-    """A gateway that no worker joins."""
-    with contextlib.closing(TwoHosts(tmp_path_factory.mktemp("hosts"))) as built:
-        yield built
-
-
 def recorded(hosts: TwoHosts) -> list[str]:
     return [one["session_id"] for one in hosts.get("/api/sessions")["recordings"]]
 
@@ -166,27 +159,19 @@ def test_a_recording_outlives_a_gateway_and_a_worker_that_are_killed(hosts: TwoH
     assert hosts.get(f"/api/sessions/{recording_id}/recording")["session_id"] == recording_id
 
 
-def test_a_worker_with_another_fingerprint_says_what_to_do(untrusting: TwoHosts) -> None:
-    line = untrusting.start_worker(fingerprint="AB" * 32).line_with("gateway_unreachable")
+def test_a_worker_without_trust_says_what_to_do(hosts: TwoHosts) -> None:
+    address = f"wss://127.0.0.1:{hosts.port}"
+    flags = ("worker", "--gateway", address, "--model", "parrot")
+    unknown = hosts.start(hosts.there, *flags)
+    other = hosts.start_worker(fingerprint="AB" * 32)
 
-    said = json.loads(line)
-    assert said["level"] == "warning"
-    assert untrusting.fingerprint in said["why"]
-    assert "start this worker with the fingerprint" in said["hint"]
-    assert untrusting.get("/status")["total_workers"] == 0
+    for worker, hint in (
+        (unknown, "--fingerprint"),
+        (other, "start this worker with the fingerprint"),
+    ):
+        said = json.loads(worker.line_with("gateway_unreachable"))
+        assert said["level"] == "warning"
+        assert hint in said["hint"]
 
-
-def test_a_worker_without_trust_is_told_of_the_fingerprint(untrusting: TwoHosts) -> None:
-    worker = untrusting.start(
-        untrusting.there,
-        "worker",
-        "--gateway",
-        f"wss://127.0.0.1:{untrusting.port}",
-        "--model",
-        "parrot",
-    )
-
-    said = json.loads(worker.line_with("gateway_unreachable"))
-
-    assert said["level"] == "warning"
-    assert "--fingerprint" in said["hint"]
+    assert hosts.fingerprint in said["why"]
+    assert hosts.get("/status")["total_workers"] == 0
