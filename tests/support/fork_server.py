@@ -156,6 +156,9 @@ def become(order: dict[str, Any]) -> None:
     for number, fd in enumerate(streams):
         os.dup2(fd, number)
     os.closerange(3, max(order["fds"]) + 1)
+    # Streams remember that this process's own, the null device, can seek.
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(order["environment"])
     time.tzset()
