@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+TITLES = {
+    "half": "Spoken, half-duplex", "duplex": "Spoken, duplex", "fresh": "Spoken, second list",
+    "telephone": "By telephone", "reverb": "In a room", "noisy": "In noise", "quiet": "26 dB quieter",
+    "fast": "1.3 times as fast", "slow": "1.3 times as slow", "blind": "Typed, second list",
+    "honest": "Outside its domain", "minute10": "In minutes 8 to 10 of a call",
+    "turn40": "In turns 40 to 47",
+}  # fmt: skip
+"""Headings of the wrong answers, by part."""
+
 
 def wilson(right: int, count: int) -> tuple[float, float]:
     """95 % interval of a share."""
@@ -163,28 +172,33 @@ def as_markdown(book: Book, busy: str) -> str:
         *cost_lines(book),
     ]  # fmt: skip
     by_voice = []
-    for part in ("half", "duplex"):
-        rows = book.of(part)
-        for voice in sorted({row["voice"] for row in rows}):
-            some = [row for row in rows if row["voice"] == voice]
-            by_voice.append(f"| {voice} | {part} | {sum(r['ok'] for r in some)} of {len(some)} |")
-    wrong = [row for part in ("half", "duplex", "fresh", "telephone", "reverb", "noisy", "quiet", "fast", "slow", "blind", "honest", "minute10", "turn40")
-             for row in book.of(part) if not row["ok"]]  # fmt: skip
-    mistakes = [
-        f"- {row['part']}{' ' + row['voice'] if 'voice' in row else ''}: "
-        f"“{str(row['said']).replace(' / ', '” … “')}” → “{row['answer']}”"
-        for row in wrong
-    ]
+    for voice in sorted({row["voice"] for row in book.of("half") + book.of("duplex")}):
+        of = [[row["ok"] for row in book.of(part) if row["voice"] == voice]
+              for part in ("half", "duplex")]  # fmt: skip
+        by_voice.append(f"| {voice} | " + " | ".join(f"{sum(ok)} of {len(ok)}" for ok in of) + " |")
+    mistakes = []
+    for part, title in TITLES.items():
+        wrong = [row for row in book.of(part) if not row["ok"]]
+        mistakes += ["", f"**{title}**", ""] if wrong else []
+        mistakes += [
+            "- " + (f"{row['voice']}: " if "voice" in row else "")
+            + f"“{str(row['said']).replace(' / ', '” … “')}” → “{row['answer']}”"
+            for row in wrong
+        ]  # fmt: skip
     today = datetime.date.today().isoformat()
     return "\n".join([
         "# The pocket model's report card", "",
-        f"Measured on {today} through a server, on {platform.machine()} with {os.cpu_count()} cores; {busy}.",
-        "Made by `python -m training.cascade.card --run FOLDER`, then `--report docs/pocket-report.md`. Nothing asked",
-        "here was in training. Brackets hold the 95 % interval. An answer is judged by a pattern that was written",
-        "before it was given (`training/cascade/cases`; one of the first list was widened after its first run); “I don't know” to a question it should know counts as wrong.", "",
+        "What the model that comes with parley gets right when it is asked through a server, for people who",
+        "choose it, and for developers who change it.", "",
+        f"Measured on {today} on {platform.machine()} with {os.cpu_count()} cores; {busy}.",
+        "`python -m training.cascade.card --run FOLDER` asks, the same with `--report docs/pocket-report.md` writes this page.", "",
+        "- Nothing asked here was in training.",
+        "- Brackets hold the 95 % interval.",
+        "- A pattern that was written before judges each answer (`training/cascade/cases`; one of the first list was",
+        "  widened after its first run). “I don't know” to a question it should know counts as wrong.", "",
         "| figure | measured | wanted | cases | met | remark |", "|---|---|---|---|---|---|", *table, "",
         "## By voice", "",
         "slt, rms and awb are flite's (American woman, American man, Scottish man); the others are espeak-ng's.", "",
-        "| voice | way | right |", "|---|---|---|", *by_voice, "",
-        "## Every wrong answer", "", *mistakes, "",
+        "| voice | half-duplex | duplex |", "|---|---|---|", *by_voice, "",
+        "## Every wrong answer", *mistakes, "",
     ])  # fmt: skip
