@@ -24,15 +24,15 @@ class TestContract(ModelContract):
     def sabotage(self, model, row):
         from parley.models.parrot import _PrefillJob
 
-        compute = _PrefillJob.compute
+        run = _PrefillJob.run
 
         def fail(job):
             if job.row == row:
                 raise RuntimeError("sabotage")
-            return compute(job)
+            return run(job)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_PrefillJob, "compute", fail)
+            patch.setattr(_PrefillJob, "run", fail)
             yield
 
 

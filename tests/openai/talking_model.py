@@ -23,14 +23,14 @@ from parley.engine.work import (
 )
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.models.job import ModelJob
-from parley.models.parrot import Parrot, ParrotJob
+from parley.models.parrot import Parrot
 
 HEARD = "what is the capital of italy"
 WORD_SAMPLES = 2_400
 """Every word takes a tenth of a second."""
 
 
-class _Says(ParrotJob):
+class _Says(ModelJob):
     """Answers word by word, each with its sound."""
 
     def __init__(self, row: int, work: Generate, words: list[str], model: TalkingModel) -> None:
@@ -40,10 +40,7 @@ class _Says(ParrotJob):
         self._said: list[str] = []
         self._model = model
 
-    def compute(self):
-        return self._say
-
-    def _say(self) -> None:
+    def run(self) -> None:
         limit = None if self._work.say is not None else self._work.max_new_tokens
         if self._words and (limit is None or len(self._said) < limit):
             self._model.thinking.wait(self._model.word_s)
@@ -159,7 +156,7 @@ class CallingModel(TalkingModel):
         return [*self._scripts.pop(0)] if work.say is None else super().words_of(work)
 
 
-class _Hearing(ParrotJob):
+class _Hearing(ModelJob):
     """A prefill that says what it heard."""
 
     def __init__(self, inner: ModelJob, has_sound: bool) -> None:
@@ -167,15 +164,9 @@ class _Hearing(ParrotJob):
         self._inner = inner
         self._has_sound = has_sound
 
-    def compute(self):
-        assert isinstance(self._inner, ParrotJob)
-        inner = self._inner.compute()
-
-        def then() -> None:
-            inner()
-            result = self._inner.result
-            if isinstance(result, PrefillResult) and self._has_sound:
-                result = replace(result, heard=HEARD)
-            self.stage, self.result = self._inner.stage, result
-
-        return then
+    def run(self) -> None:
+        self._inner.run()
+        result = self._inner.result
+        if isinstance(result, PrefillResult) and self._has_sound:
+            result = replace(result, heard=HEARD)
+        self.stage, self.result = self._inner.stage, result

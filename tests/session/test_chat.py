@@ -22,15 +22,15 @@ SPOKEN = {
 
 
 async def test_a_streamed_answer_is_prefill_done_then_chunks_that_join_to_done(monkeypatch):
-    begin = create_autospec(Parrot.begin, side_effect=Parrot.begin)
-    monkeypatch.setattr(Parrot, "begin", begin)
+    opened = create_autospec(Parrot.open, side_effect=Parrot.open)
+    monkeypatch.setattr(Parrot, "open", opened)
     async with worker_harness() as harness:
         talk = harness.begin("chat")
         talk.say({**SPOKEN, "seed": 7})
 
         assert await talk.over() == 1000
 
-        opening = begin.call_args.args[2]
+        opening = opened.call_args.args[2]
         assert (opening.seed, opening.is_seed_chosen) == (7, True)
         assert talk.types[0] == "prefill_done"
         assert talk.types[-1] == "done"

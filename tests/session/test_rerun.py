@@ -209,11 +209,11 @@ async def test_a_session_done_again_is_the_same(tmp_path, talk, monkeypatch):
 
     folders = await recorded(tmp_path, talk)
     recorded_s = time.time()
-    begin = create_autospec(Parrot.begin, side_effect=Parrot.begin)
-    monkeypatch.setattr(Parrot, "begin", begin)
+    opened = create_autospec(Parrot.open, side_effect=Parrot.open)
+    monkeypatch.setattr(Parrot, "open", opened)
     (found,) = await again(folders)
 
-    assert begin.call_args.args[2].wall_clock() < recorded_s, "the time of the recording"
+    assert opened.call_args.args[2].wall_clock() < recorded_s, "the time of the recording"
     assert found.differences == []
     assert found.compared == found.entries > 0
     assert found.is_equal

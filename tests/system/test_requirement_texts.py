@@ -306,11 +306,11 @@ async def test_a_client_gets_extensions_when_it_asks(server: RunningStack, how: 
 class _HoldsBack(_UnitJob):
     """Ends a turn with more than a second, as a speech decoder does that gives up its last."""
 
-    def _play(self) -> None:
+    def run(self) -> None:
         if self._is_last:
             held = Pcm(np.full(30_720 - len(self._chunk), 0.25, np.float32), OUTPUT_RATE_HZ)
             self._chunk = join([self._chunk, held], OUTPUT_RATE_HZ)
-        super()._play()
+        super().run()
 
 
 class HoldsBack(Parrot):

@@ -2,14 +2,15 @@
 
 `ModelJob` is a piece of work as the engine sees it: a row, the stage that it needs next, and its
 result; models add the computation of a step. `RowModel` stores one conversation per row and rejects
-work that is out of order before it asks the subclass for a job.
+work that is out of order before it asks the subclass for a job. Its jobs are stepped one after the
+other (`ModelJob.run`), unless the subclass computes them together.
 """
 
 from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -17,11 +18,13 @@ from parley.engine.model import Job, ModelSpec
 from parley.engine.segments import Audio, Segment, Text
 from parley.engine.work import (
     Checkpoint,
+    FinalizeResult,
     Generate,
     OutputPiece,
     Prefill,
     Result,
     Stage,
+    StartResult,
     StartSession,
     StepUnit,
     TalkWork,
@@ -59,6 +62,10 @@ class ModelJob:
             return []
         pieces, self._pieces = self._pieces, []
         return pieces if self.is_streamed else [join_pieces(pieces)]
+
+    def run(self) -> None:
+        """Run one step of the current stage (`RowModel.step`)."""
+        raise NotImplementedError
 
     def cancel(self) -> None:
         """Do nothing: work without output is short, and runs to its end."""
@@ -145,8 +152,12 @@ class RowModel(ABC, Generic[Talk]):
             raise InvalidRequest("Turns are answered in chat and half-duplex only.")
         return self.job_of(row, conversation, work)
 
-    @abstractmethod
-    def job_of_start(self, row: int, work: StartSession) -> Job: ...
+    def job_of_start(self, row: int, work: StartSession) -> Job:
+        return _StartJob(self, row, work)
+
+    def open(self, row: int, opening: StartSession, seed: int) -> None:
+        """Start a new conversation in the row; the default `job_of_start` calls it."""
+        raise NotImplementedError
 
     @abstractmethod
     def job_of(self, row: int, conversation: Talk, work: TalkWork) -> Job: ...
@@ -161,6 +172,14 @@ class RowModel(ABC, Generic[Talk]):
 
     @abstractmethod
     def return_to(self, row: int, conversation: Talk, kept: Any) -> None: ...
+
+    def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            assert isinstance(job, ModelJob)
+            # A step that failed for another row is repeated: jobs that have already moved on stay
+            # there.
+            if job.stage is stage:
+                job.run()
 
     def checkpoint(self, row: int) -> Remembered:
         conversation = self.conversation(row)
@@ -210,6 +229,39 @@ class RowModel(ABC, Generic[Talk]):
     def unload(self) -> None:
         for row in range(self.rows):
             self.close(row)
+
+
+class _StartJob(ModelJob):
+    """Starts a new conversation."""
+
+    def __init__(self, model: RowModel[Any], row: int, opening: StartSession) -> None:
+        super().__init__(row, Stage.VOCODE)
+        self._model, self._opening = model, opening
+
+    def run(self) -> None:
+        seed = seed_of(self._opening)
+        self._model.open(self.row, self._opening, seed)
+        self.finish(StartResult(seed))
+
+
+class FinalizeJob(ModelJob):
+    """Finalizes the last unit, if it was not finalized yet.
+
+    Args:
+        finalize: returns the number of tokens that the window dropped.
+    """
+
+    def __init__(
+        self, row: int, conversation: RowConversation, finalize: Callable[[], int]
+    ) -> None:
+        super().__init__(row, Stage.FINALIZE if conversation.awaits_finalize else None)
+        self._conversation, self._finalize = conversation, finalize
+        if self.stage is None:
+            self.finish(FinalizeResult(conversation.context_tokens))
+
+    def run(self) -> None:
+        dropped = self._finalize()
+        self.finish(FinalizeResult(self._conversation.context_tokens, dropped))
 
 
 def seed_of(opening: StartSession) -> int:

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,21 +24,19 @@ from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import (
     Ending,
     Finalize,
-    FinalizeResult,
     Generate,
     GenerateResult,
     OutputPiece,
     Prefill,
     PrefillResult,
     Stage,
-    StartResult,
     StartSession,
     StepUnit,
     TalkWork,
 )
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join, level_dbfs
 from parley.media.resample import resample
-from parley.models.job import ModelJob, RowModel, merge_texts, seed_of
+from parley.models.job import FinalizeJob, ModelJob, RowModel, merge_texts
 from parley.models.plan import ModelPlan
 from parley.protocol.values import CONTEXT_TOKENS
 from parley.settings import ModelSettings
@@ -214,6 +211,13 @@ class _SlotState:
         self.ledger.commit(eviction)
         return eviction.dropped_tokens
 
+    def finalize(self) -> int:
+        """Add a unit's terminators, and slide its window; returns the number of tokens dropped."""
+        self.ledger.append(CLOSING_TOKENS)
+        self.ledger.end_entry(said=range(self.state.said))
+        self.state = replace(self.state, is_unfinalized=False, said=0)
+        return self.slide()
+
     def _begin_turn(self, role: str | None) -> None:
         if self.state.has_replied or role == "system":
             self.ledger.end_entry()
@@ -237,37 +241,7 @@ class _SlotState:
         self.state = replace(state, heard=state.heard.and_also(segment))
 
 
-class ParrotJob(ModelJob, ABC):
-    """A piece of work as a row of steps.
-
-    `compute` calculates one step and changes nothing; the function that it returns changes the
-    conversation, and cannot fail. So if one row of a batch fails, no row has advanced.
-    """
-
-    @abstractmethod
-    def compute(self) -> Callable[[], None]:
-        """Calculate one step; returns a function that applies it."""
-
-
-class _StartJob(ParrotJob):
-    """Start a new conversation; there is no voice to prepare."""
-
-    def __init__(self, parrot: Parrot, row: int, opening: StartSession) -> None:
-        super().__init__(row, Stage.VOCODE)
-        self._parrot = parrot
-        self._opening = opening
-
-    def compute(self) -> Callable[[], None]:
-        seed = seed_of(self._opening)
-
-        def commit() -> None:
-            self._parrot.begin(self.row, self._opening)
-            self.finish(StartResult(seed))
-
-        return commit
-
-
-class _PrefillJob(ParrotJob):
+class _PrefillJob(ModelJob):
     """Encode if the input has audio or pictures, then prefill one piece per step."""
 
     def __init__(
@@ -294,13 +268,10 @@ class _PrefillJob(ParrotJob):
             # A unit also needs room for the token that decides it and for its terminators.
             conversation.ledger.require(self._added + 1 + CLOSING_TOKENS)
 
-    def compute(self) -> Callable[[], None]:
-        return self._encode if self.stage is Stage.ENCODE else self._prefill
-
-    def _encode(self) -> None:
-        self.stage = Stage.PREFILL
-
-    def _prefill(self) -> None:
+    def run(self) -> None:
+        if self.stage is Stage.ENCODE:
+            self.go(Stage.PREFILL)
+            return
         self._left = max(0, self._left - self._piece_tokens)
         if self._left:
             return
@@ -323,7 +294,7 @@ class _PrefillJob(ParrotJob):
         )
 
 
-class _GenerateJob(ParrotJob):
+class _GenerateJob(ModelJob):
     """Generate the sentence word by word and the voice second by second; some words always come
     first."""
 
@@ -344,18 +315,15 @@ class _GenerateJob(ParrotJob):
         if self.stage is not None:
             self._end(Ending.CANCELLED)
 
-    def compute(self) -> Callable[[], None]:
+    def run(self) -> None:
         match self.stage:
             case Stage.PREFILL:
-                return self._prompt
+                self._conversation.ledger.append(_MARKER_TOKENS[Mark.TURN_START])
+                self.go(Stage.DECODE)
             case Stage.DECODE:
-                return self._say
+                self._say()
             case _:
-                return self._play
-
-    def _prompt(self) -> None:
-        self._conversation.ledger.append(_MARKER_TOKENS[Mark.TURN_START])
-        self.stage = Stage.DECODE
+                self._play()
 
     def _say(self) -> None:
         self._conversation.ledger.append(1)
@@ -398,7 +366,7 @@ class _GenerateJob(ParrotJob):
         )
 
 
-class _UnitJob(ParrotJob):
+class _UnitJob(ModelJob):
     """One unit: listen, or say the next second of the pending answer."""
 
     def __init__(self, row: int, conversation: _SlotState, work: StepUnit) -> None:
@@ -420,17 +388,22 @@ class _UnitJob(ParrotJob):
             self._chunk = Pcm.empty(OUTPUT_RATE_HZ)
             self._end(Ending.CANCELLED)
 
-    def compute(self) -> Callable[[], None]:
-        return self._play if self.stage is Stage.VOCODE else self._choose()
+    def run(self) -> None:
+        if self.stage is Stage.VOCODE:
+            self._pieces.append(OutputPiece(pcm=self._chunk))
+            self._end(Ending.SPOKE)
+        else:
+            self._choose()
 
-    def _choose(self) -> Callable[[], None]:
+    def _choose(self) -> None:
         state = self._conversation.state
         options = self._conversation.opening.duplex
         if self._work.say is not None:
-            words = words_of(self._work.say)
-            return lambda: self._say_again(replace(state.silent(), heard=_Input()), words)
+            self._say_again(replace(state.silent(), heard=_Input()), words_of(self._work.say))
+            return
         if self._work.force_listen or state.decisions < options.force_listen_count:
-            return lambda: self._listen(state.silent())
+            self._listen(state.silent())
+            return
         if not state.is_answering and state.is_unit_silent and state.heard.is_asking:
             speaks = self._conversation.opening.speak and options.generate_audio
             state = replace(
@@ -441,8 +414,9 @@ class _UnitJob(ParrotJob):
                 heard=_Input(),
             )
         if state.is_answering:
-            return lambda: self._speak(state)
-        return lambda: self._listen(state)
+            self._speak(state)
+        else:
+            self._listen(state)
 
     def _listen(self, state: _State) -> None:
         self._decided(state)
@@ -477,10 +451,6 @@ class _UnitJob(ParrotJob):
         else:
             self._end(Ending.SPOKE)
 
-    def _play(self) -> None:
-        self._pieces.append(OutputPiece(pcm=self._chunk))
-        self._end(Ending.SPOKE)
-
     def _decided(self, state: _State) -> None:
         self._conversation.state = replace(
             state, is_unit_silent=None, is_unfinalized=True, decisions=state.decisions + 1
@@ -499,37 +469,12 @@ class _UnitJob(ParrotJob):
         )
 
 
-class _FinalizeJob(ParrotJob):
-    """Add a unit's terminators, and slide its window."""
-
-    def __init__(self, row: int, conversation: _SlotState) -> None:
-        is_due = conversation.state.is_unfinalized
-        super().__init__(row, Stage.FINALIZE if is_due else None)
-        self._conversation = conversation
-        if not is_due:
-            self.finish(FinalizeResult(conversation.ledger.length_tokens))
-
-    def compute(self) -> Callable[[], None]:
-        return self._settle
-
-    def _settle(self) -> None:
-        conversation = self._conversation
-        conversation.ledger.append(CLOSING_TOKENS)
-        conversation.ledger.end_entry(said=range(conversation.state.said))
-        conversation.state = replace(conversation.state, is_unfinalized=False, said=0)
-        dropped = conversation.slide()
-        self.finish(FinalizeResult(conversation.ledger.length_tokens, dropped))
-
-
 class Parrot(RowModel[_SlotState]):
     def __init__(
         self, rows: int = 1, *, name: str = "parrot", context_limit_tokens: int = CONTEXT_TOKENS
     ) -> None:
         spec = ModelSpec(name=name, context_limit_tokens=context_limit_tokens, reads_in_units=True)
         super().__init__(spec, rows)
-
-    def job_of_start(self, row: int, work: StartSession) -> Job:
-        return _StartJob(self, row, work)
 
     def job_of(self, row: int, conversation: _SlotState, work: TalkWork) -> Job:
         match work:
@@ -540,17 +485,10 @@ class Parrot(RowModel[_SlotState]):
             case StepUnit():
                 return _UnitJob(row, conversation, work)
             case Finalize():
-                return _FinalizeJob(row, conversation)
+                return FinalizeJob(row, conversation, conversation.finalize)
 
-    def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
-        ours = [job for job in jobs if isinstance(job, ParrotJob)]
-        assert len(ours) == len(jobs)
-        assert all(job.stage is stage for job in ours)
-        for commit in [job.compute() for job in ours]:
-            commit()
-
-    def begin(self, row: int, opening: StartSession) -> None:
-        """Start a new conversation in a row; checkpoints of the old one become invalid."""
+    def open(self, row: int, opening: StartSession, seed: int) -> None:
+        del seed  # Nothing that it says is random.
         self._conversations[row] = _SlotState(opening, self._spec.context_limit_tokens)
 
     def remember(self, row: int, conversation: _SlotState) -> Any:

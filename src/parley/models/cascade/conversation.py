@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -145,6 +145,11 @@ class Conversation:
     @property
     def awaits_finalize(self) -> bool:
         return self.state.is_unfinalized
+
+    def finalize(self) -> int:
+        """Drops nothing: the next turn closes a finished answer."""
+        self.state = replace(self.state, is_unfinalized=False)
+        return 0
 
     @property
     def context_tokens(self) -> int:

@@ -13,7 +13,7 @@ depends on the other rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,18 +22,14 @@ import numpy as np
 from parley.engine.model import Job, Memory, ModelSpec
 from parley.engine.work import (
     Finalize,
-    FinalizeResult,
     Generate,
     Prefill,
-    Stage,
-    StartResult,
     StartSession,
     StepUnit,
     TalkWork,
 )
 from parley.media.pcm import INPUT_RATE_HZ
 from parley.models.cascade.conversation import Conversation
-from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.parts import CascadeParts, Recogniser, Speaker, Vision
 from parley.models.cascade.phrases import Phrases
@@ -45,40 +41,12 @@ from parley.models.cascade.sampling import Rule
 from parley.models.cascade.speech import Synthesis
 from parley.models.cascade.units import AnswerJob
 from parley.models.cascade.writer import AnswerRequest, Draft, Writer
-from parley.models.job import RowModel, seed_of
+from parley.models.job import FinalizeJob, RowModel
 from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad.base import DetectorFactory
 
 WARM_UP_STEPS = 8
 """Maximum number of recogniser steps at warm-up: some recognisers take long for silence."""
-
-
-class OpenJob(CascadeJob):
-    """Starts a new conversation."""
-
-    def __init__(self, model: Cascade, row: int, opening: StartSession) -> None:
-        super().__init__(row, Stage.VOCODE)
-        self._model, self._opening = model, opening
-
-    def run(self) -> None:
-        seed = seed_of(self._opening)
-        self._model.begin(self.row, self._opening, seed)
-        self.finish(StartResult(seed))
-
-
-class FinalizeJob(CascadeJob):
-    """Does nothing: the next turn closes a finished answer."""
-
-    def __init__(self, row: int, conversation: Conversation) -> None:
-        super().__init__(row, Stage.FINALIZE if conversation.state.is_unfinalized else None)
-        self._conversation = conversation
-        if self.stage is None:
-            self.finish(FinalizeResult(conversation.state.tokens))
-
-    def run(self) -> None:
-        state = self._conversation.state
-        self._conversation.state = replace(state, is_unfinalized=False)
-        self.finish(FinalizeResult(state.tokens))
 
 
 class Cascade(RowModel[Conversation]):
@@ -143,9 +111,6 @@ class Cascade(RowModel[Conversation]):
         """True if there is a voice."""
         return self.parts.speaker is not None
 
-    def job_of_start(self, row: int, work: StartSession) -> Job:
-        return OpenJob(self, row, work)
-
     def job_of(self, row: int, conversation: Conversation, work: TalkWork) -> Job:
         match work:
             case Prefill():
@@ -155,18 +120,9 @@ class Cascade(RowModel[Conversation]):
             case StepUnit():
                 return AnswerJob(self.parts, row, conversation, work)
             case Finalize():
-                return FinalizeJob(row, conversation)
+                return FinalizeJob(row, conversation, conversation.finalize)
 
-    def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            assert isinstance(job, CascadeJob)
-            # A step that failed for another row is repeated: jobs that have already moved on stay
-            # there.
-            if job.stage is stage:
-                job.run()
-
-    def begin(self, row: int, opening: StartSession, seed: int) -> None:
-        """Start a new conversation in the row."""
+    def open(self, row: int, opening: StartSession, seed: int) -> None:
         voice = (
             self.parts.speaker.find(opening.voice)
             if self.parts.speaker is not None and opening.speak

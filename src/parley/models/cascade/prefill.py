@@ -15,14 +15,13 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 from parley.media.segments import PIECE_S, pieces_of, stretches_of
 from parley.models.cascade.choices import Choices, Listened
 from parley.models.cascade.conversation import Conversation
-from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import Line, data_url, defused
 from parley.models.cascade.parts import CascadeParts, Hearing, KeptHearing, OneStep
 from parley.models.cascade.promises import Promises
 from parley.models.cascade.prompt import persona_of, split_earlier
 from parley.models.cascade.read_tokens import PIECE_TOKENS
 from parley.models.cascade.recognition import Heard, level
-from parley.models.job import merge_texts
+from parley.models.job import ModelJob, merge_texts
 from parley.protocol.values import Role, WordTime
 from parley.turns import log_odds, silence_ms
 from parley.turns.echo import SPECTRA_LEAST_S, coupling_of, is_echo
@@ -52,7 +51,7 @@ CONTINUED_WINDOWS = 6
 """Number of windows of speech that `is_echo` can judge. The end of an echo is shorter."""
 
 
-class PrefillJob(CascadeJob):
+class PrefillJob(ModelJob):
     """Adds segments to the context: speech as text, pictures as notes."""
 
     def __init__(

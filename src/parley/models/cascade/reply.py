@@ -8,14 +8,14 @@ from parley.engine.work import Ending, Generate, GenerateResult, OutputPiece, St
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.models.cascade.choices import Choices, NothingLeft
 from parley.models.cascade.conversation import Conversation
-from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import Line
 from parley.models.cascade.parts import FULL_SHARE, GREETED, NOTHING_HEARD, CascadeParts
 from parley.models.cascade.voice.reading import cut
 from parley.models.cascade.writer import AnswerRequest, Draft
+from parley.models.job import ModelJob
 
 
-class ReplyJob(CascadeJob):
+class ReplyJob(ModelJob):
     """Answers the open turn: generated token by token, spoken clause by clause."""
 
     def __init__(

@@ -12,13 +12,13 @@ from parley.engine.work import Ending, GenerateResult, OutputPiece, Stage, StepU
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
 from parley.models.cascade.choices import Choices, NothingLeft
 from parley.models.cascade.conversation import CascadeState, Conversation, Promise, Telling
-from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import History, Line, data_url, plain
 from parley.models.cascade.parts import CascadeParts
 from parley.models.cascade.promises import echo_of
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.voice.reading import cut
 from parley.models.cascade.writer import AnswerRequest
+from parley.models.job import ModelJob
 from parley.turns.interruption import LONG_ACKNOWLEDGEMENT_MS
 from parley.turns.units import Turns
 
@@ -43,7 +43,7 @@ CLAUSE_COST, WORD_COST = 2, 1
 """Cost of speaking a clause, plus this for each of its words."""
 
 
-class AnswerJob(CascadeJob):
+class AnswerJob(ModelJob):
     """One duplex unit: listen, or speak the next second."""
 
     def __init__(
