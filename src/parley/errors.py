@@ -43,11 +43,11 @@
 Errors of one module (a bad upload, a missing share link, an unreachable server) are defined there,
 as subclasses of these.
 
-Each class has its facts as attributes and builds its own sentence. An error from the wire
-(`from_wire`) has only its sentence; its facts are None. Raise errors where problems are found, and
-translate them once at the edge: a dialect turns an error into a message and a close code, REST into
-a status, the command line into an exit code. The dialect decides which errors end a connection;
-`close_code` is the code if they do.
+Each class builds its own sentence from the facts, and has those as attributes that other code
+reads. An error from the wire (`from_wire`) has only its sentence; its facts are None. Raise errors
+where problems are found, and translate them once at the edge: a dialect turns an error into a
+message and a close code, REST into a status, the command line into an exit code. The dialect
+decides which errors end a connection; `close_code` is the code if they do.
 """
 
 from __future__ import annotations
@@ -142,13 +142,9 @@ class WrongPhase(BadInput):
     """A message that the session's phase does not accept."""
 
     code = "invalid_event"
-    type_name: str | None = None
-    phase: str | None = None
 
     def __init__(self, type_name: str, phase: str, *, sentence: str | None = None) -> None:
         super().__init__(sentence or f"'{type_name}' is not accepted while the session is {phase}.")
-        self.type_name = type_name
-        self.phase = phase
 
 
 class NotReady(WrongPhase):
@@ -218,17 +214,13 @@ class Refused(ParleyError):
 
 
 class QueueFull(Refused):
-    """The queue is full: `waiting` tickets, at most `limit`."""
+    """The queue is full, with `waiting` tickets."""
 
     code = "queue_full"
     retry_after_s = 5
-    waiting: int | None = None
-    limit: int | None = None
 
-    def __init__(self, waiting: int, limit: int) -> None:
+    def __init__(self, waiting: int) -> None:
         super().__init__(f"Queue full ({waiting} requests)")
-        self.waiting = waiting
-        self.limit = limit
 
 
 class ServiceUnavailable(Refused):
@@ -261,11 +253,9 @@ class AppDisabled(Refused):
     code = "app_disabled"
     close_code = 1008
     http_status = 403
-    app_id: str | None = None
 
     def __init__(self, app_id: str) -> None:
         super().__init__(f"'{app_id}' is disabled on this server.")
-        self.app_id = app_id
 
 
 class TooManySessions(Refused):
@@ -275,14 +265,10 @@ class TooManySessions(Refused):
     retry_after_s = 5
     close_code = 1008
     http_status = 429
-    held: int | None = None
-    limit: int | None = None
 
     def __init__(self, held: int, limit: int, whose: str = "from one address") -> None:
         open_now = f"Too many sessions {whose}: {held} open, {limit} allowed."
         super().__init__(f"{open_now} Close one, or send fewer at a time.")
-        self.held = held
-        self.limit = limit
 
 
 class RateLimited(Refused):
@@ -292,14 +278,12 @@ class RateLimited(Refused):
     close_code = 1008
     http_status = 429
     retry_after_s = 15
-    per_minute: int | None = None
 
     def __init__(
         self, per_minute: int, *, has_key: bool = True, retry_after_s: int | None = None
     ) -> None:
         whose = "This key allows" if has_key else "Without a key, this server allows"
         super().__init__(f"{whose} {per_minute} requests per minute.")
-        self.per_minute = per_minute
         if retry_after_s is not None:
             self.retry_after_s = retry_after_s
 
@@ -310,13 +294,11 @@ class QuotaExceeded(Refused):
     code = "quota_exceeded"
     close_code = 1008
     http_status = 429
-    limit: int | None = None
 
     def __init__(
         self, limit: int, unit: Literal["minutes", "tokens"], retry_after_s: int | None = None
     ) -> None:
         super().__init__(f"This key allows {limit} {unit} a day (UTC), and they are used up.")
-        self.limit = limit
         self.retry_after_s = retry_after_s
 
 
@@ -326,11 +308,9 @@ class SessionIdInUse(Refused):
     code = "session_id_in_use"
     close_code = 1008
     http_status = 409
-    session_id: str | None = None
 
     def __init__(self, session_id: str) -> None:
         super().__init__(f"A session with the id '{session_id}' is already connected.")
-        self.session_id = session_id
 
 
 class Unauthorized(Refused):
@@ -356,14 +336,12 @@ class OriginForbidden(Refused):
     code = "origin_forbidden"
     close_code = 1008
     http_status = 403
-    origin: str | None = None
 
     def __init__(self, origin: str) -> None:
         super().__init__(
             f"Pages from {origin[:80]} may not use this server. If they should, add this origin to "
             "the setting security.allowed_origins."
         )
-        self.origin = origin
 
 
 class HostForbidden(Refused):
@@ -372,14 +350,12 @@ class HostForbidden(Refused):
     code = "host_forbidden"
     close_code = 1008
     http_status = 421
-    host: str | None = None
 
     def __init__(self, host: str) -> None:
         super().__init__(
             f"Unknown host name '{host[:80]}'. If it is this server's name, add it to the setting "
             "security.allowed_hosts."
         )
-        self.host = host
 
 
 class ContextFull(ParleyError):
@@ -404,16 +380,12 @@ class ContextFull(ParleyError):
 
 
 class SlowClient(ParleyError):
-    """A client stopped reading while `waiting_bytes` were queued for it."""
+    """A client stopped reading while messages were queued for it."""
 
     code = "slow_client"
     close_code = 1008
     is_client_error = True
-    waiting_bytes: int | None = None
-
-    def __init__(self, waiting_bytes: int) -> None:
-        super().__init__("The client did not read its messages in time.")
-        self.waiting_bytes = waiting_bytes
+    sentence = "The client did not read its messages in time."
 
 
 class InferenceFailed(ParleyError):
@@ -478,13 +450,9 @@ class TimedOut(ParleyError):
     code = "timeout"
     close_code = 1000
     http_status = 504
-    what: str | None = None
-    limit_s: float | None = None
 
     def __init__(self, what: str, limit_s: float) -> None:
         super().__init__(f"{what} took longer than {limit_s:g} s.")
-        self.what = what
-        self.limit_s = limit_s
 
 
 class SetupError(ParleyError):

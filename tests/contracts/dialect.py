@@ -189,7 +189,7 @@ class DialectContract:
 
     @pytest.mark.parametrize(
         "failure",
-        [QueueFull(1, 1), ServiceUnavailable(), InvalidPayload("x"), Unauthorized()],
+        [QueueFull(1), ServiceUnavailable(), InvalidPayload("x"), Unauthorized()],
     )
     def test_anyone_who_is_refused_is_told_so_and_closed(self, failure: ParleyError) -> None:
         dialect = self.open()

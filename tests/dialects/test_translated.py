@@ -39,7 +39,7 @@ from parley.protocol.values import QueuePlace
 
 FOLDER: Final = Path(__file__).parents[1] / "transcripts" / "translated"
 DIALECTS: Final = sorted({talk.dialect for talk in TALKS} - {"resume"})
-FAILURES: Final = (QueueFull(1, 1), ServiceUnavailable(), InvalidPayload("x."), WorkerLost())
+FAILURES: Final = (QueueFull(1), ServiceUnavailable(), InvalidPayload("x."), WorkerLost())
 LONG: Final = 64
 """Longer texts are media, of which only the length is shown."""
 

@@ -171,7 +171,7 @@ class Queue:
     def check_room(self) -> None:
         """Check that `join` would accept a ticket now. Raises QueueFull."""
         if len(self._tickets) >= self.limit:
-            raise QueueFull(len(self._tickets), self.limit)
+            raise QueueFull(len(self._tickets))
 
     def put_back(self, ticket: Ticket) -> None:
         """Return a ticket to the head, because its worker failed or refused before the session

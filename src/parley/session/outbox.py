@@ -62,7 +62,7 @@ class Outbox:
         """
         size = sum(map(len, frames))
         if self.waiting and self._waiting_bytes + size > self._limits.waiting_bytes:
-            raise SlowClient(self._waiting_bytes)
+            raise SlowClient
         each_ms = None if output_ms is None else output_ms / max(1, len(frames))
         self.waiting.extend((frame, each_ms) for frame in frames)
         self._waiting_bytes += size
@@ -111,7 +111,7 @@ class Outbox:
                 try:
                     await send(frame)
                 except TimeoutError as error:
-                    raise SlowClient(self._waiting_bytes + len(frame)) from error
+                    raise SlowClient from error
                 self._sent.set()
             if self._is_closed:
                 return
