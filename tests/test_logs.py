@@ -1,3 +1,4 @@
+import asyncio
 import io
 import json
 import logging
@@ -8,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
 from parley import logs
 
@@ -156,3 +158,17 @@ def test_ctrl_c_at_the_start_prints_no_traceback():
 
     assert out.getvalue().count("Traceback") == 1
     assert "Errno 28" in out.getvalue()
+
+
+async def test_a_background_task_is_kept_to_its_end_and_its_failure_is_logged() -> None:
+    async def fail() -> None:
+        raise ValueError("no")
+
+    tasks: set[asyncio.Task[None]] = set()
+    with capture_logs() as lines:
+        kept = logs.keep(asyncio.create_task(fail(), name="handover"), tasks)
+        assert tasks == {kept}
+        await asyncio.wait(tasks)
+
+    assert not tasks
+    assert [(line["event"], line["task"]) for line in lines] == [("task_failed", "handover")]

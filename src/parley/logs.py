@@ -21,9 +21,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO, TypeVar
 
 import structlog
+
+T = TypeVar("T")
 
 # Local variables contain prompts and audio.
 _traceback_without_values = structlog.processors.ExceptionRenderer(
@@ -265,6 +267,15 @@ def report_failure(task: asyncio.Future[Any]) -> None:
     if error is not None:
         name = task.get_name() if isinstance(task, asyncio.Task) else ""
         get(__name__).error("task_failed", task=name, exc_info=error)
+
+
+def keep(task: asyncio.Task[T], tasks: set[asyncio.Task[Any]]) -> asyncio.Task[T]:
+    """Keep a background task in a set until it ends, because asyncio could lose it otherwise, and
+    log its failure; returns the task."""
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    task.add_done_callback(report_failure)
+    return task
 
 
 def print_line(line: str, stream: TextIO) -> None:

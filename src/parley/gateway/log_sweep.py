@@ -90,7 +90,5 @@ class LogSweep:
 
     def drop(self, log_id: str) -> None:
         """Remove the log of a session that cannot continue."""
-        task = asyncio.create_task(self._stored.drop(log_id), name=f"drop log {log_id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(logs.report_failure)
+        dropping = asyncio.create_task(self._stored.drop(log_id), name=f"drop log {log_id}")
+        logs.keep(dropping, self._tasks)

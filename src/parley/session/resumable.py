@@ -639,6 +639,4 @@ class ResumableSocket:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=f"{self.session_id}:resume")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return logs.keep(task, self._tasks)

@@ -366,10 +366,7 @@ class RedisSessionLogs(SessionLogs):
             self._refreshing = asyncio.create_task(self._refresh(), name="session log refresh")
             self._refreshing.add_done_callback(logs.report_failure)
         task = asyncio.create_task(work, name=f"session log {writer.log_id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(logs.report_failure)
-        return task
+        return logs.keep(task, self._tasks)
 
     def complain(self, error: Exception) -> None:
         """Log that Redis refuses requests, once for all sessions."""

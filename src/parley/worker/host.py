@@ -810,10 +810,7 @@ class Host:
         return held.session
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return logs.keep(asyncio.create_task(work), self._tasks)
 
     # ---- for people ------------------------------------------------------------------------
 

@@ -330,8 +330,7 @@ class WorkerProcess:
         looking = asyncio.create_task(
             asyncio.to_thread(self._finished_recordings.welcomed, welcome.store_id), name="handover"
         )
-        self._tasks.add(looking)
-        looking.add_done_callback(self._tasks.discard)
+        logs.keep(looking, self._tasks)
 
     def _recordings(self, worker_id: str, model: str) -> Recordings:
         storage = self._settings.storage

@@ -154,11 +154,4 @@ class BackgroundRuns:
     ) -> None:
         self._runs[response_id] = run
         task = asyncio.create_task(run.run(events), name=f"background {response_id}")
-        self._tasks.add(task)
-
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            del self._runs[response_id]
-
-        task.add_done_callback(ended)
-        task.add_done_callback(logs.report_failure)
+        logs.keep(task, self._tasks).add_done_callback(lambda _: self._runs.pop(response_id))
