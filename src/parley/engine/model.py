@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from parley.engine.work import Checkpoint, OutputPiece, Result, Stage, Work
-from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
+from parley.media.pcm import Pcm
 from parley.protocol.kinds import Mode
 from parley.protocol.values import CONTEXT_TOKENS
 
@@ -56,8 +56,8 @@ class ModelSpec:
         audio_tokens_per_s: context tokens of one second of audio.
         can_speak: True if this loaded model has a voice; False: text only, e.g. because the
             vocoder's files are missing.
-        default_voice: name of the voice that is used if a client sends none.
-        prompt_voice: that voice as audio at 16 kHz, for models that have a voice in their prompt.
+        prompt_voice: the voice that is used if a client sends none, as audio at 16 kHz, for models
+            that have a voice in their prompt.
         slots: number of conversations that it answers in time, if fewer than its rows; known
             after `warm_up`.
         details: facts for operators: `device`, `voice_problem` if there is no default voice, and
@@ -81,15 +81,12 @@ class ModelSpec:
 
     name: str
     modes: tuple[Mode, ...] = ("chat", "half_duplex", "duplex")
-    input_rate_hz: int = INPUT_RATE_HZ
-    output_rate_hz: int = OUTPUT_RATE_HZ
     unit_s: float = 1.0
     context_limit_tokens: int = CONTEXT_TOKENS
     prefill_piece_tokens: int = 512
     image_tokens: int = 64
     audio_tokens_per_s: int = 10
     can_speak: bool = True
-    default_voice: str = "default"
     prompt_voice: Pcm | None = None
     transcribes: bool = False
     transcription_prompt: str = ""

@@ -49,7 +49,7 @@ from parley.errors import (
     UpstreamFailed,
     WrongPhase,
 )
-from parley.media.pcm import Pcm
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import FRAMES_LIMIT, VadOptions
 from parley.session.interruption import Interruptions
@@ -130,7 +130,7 @@ class DuplexRunner:
         self._asked: DuplexSetup | None = None
         self._silence = SilenceWatch(session)
         self._spec = view.spec
-        unit_samples = round(self._spec.unit_s * self._spec.input_rate_hz)
+        unit_samples = round(self._spec.unit_s * INPUT_RATE_HZ)
         self._mailbox = Mailbox(limits.mailbox_units, unit_samples, lost=session.report_dropped)
         self._finder: UtteranceFinder | None = None
         """Finds pauses in which a unit may end."""
@@ -547,7 +547,7 @@ class DuplexRunner:
             result = decided.silenced()
         self._continues = result.pcm is not None and not result.end_of_turn
         if not result.is_listen:
-            audio = result.pcm or Pcm.empty(self._spec.output_rate_hz)
+            audio = result.pcm or Pcm.empty(OUTPUT_RATE_HZ)
             self._interruptions.say(result.text, audio, audio.duration_ms)
         elif not self._interruptions.playback.is_heard:
             self._interruptions.playback.begin()
