@@ -443,9 +443,9 @@ MUTANTS: Final = [
     *_mutants(
         "meter", "worker/meter.py", "tests/worker/test_meter.py",
         ("self._asked_s = None\n                self._meter", "self._meter"),
-        ("        self.interruptions.clear()\n", ""),
-        ("counts[bisect_left(", "counts[-1 + bisect_left("),
+        ("taken, self.counts = self.counts, Counts()", "taken = self.counts"),
     ),
+    *_mutants("buckets", "protocol/control.py", "tests/worker/test_meter.py", ("counts[bisect_left(", "counts[-1 + bisect_left(")),
     *_mutants(
         "learned", "gateway/worker_pool.py", f"{POOL_TESTS} tests/gateway/test_session_registry.py",
         ("worker.is_connected = self.knows(worker)\n        worker.is_silent", "worker.is_connected = True\n        worker.is_silent"),

@@ -22,7 +22,7 @@ from parley.protocol.control import STAGE_BUCKETS_MS, DeviceMemory, Durations, H
 from parley.protocol.kinds import Kind
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-ONE_OF_EACH = Durations((1,) * (len(STAGE_BUCKETS_MS) + 1), 11_938.0)
+ONE_OF_EACH = Durations([1] * (len(STAGE_BUCKETS_MS) + 1), 11_938.0)
 
 
 class BusyWorker(StandInWorker):

@@ -410,7 +410,7 @@ async def test_the_last_hour_is_kept_once_a_minute_and_for_operators_only():
     async with running_gateway(security=security) as gateway, gateway.http() as http:
         metrics = gateway.runtime.metrics
         metrics.error("timeout")
-        answers = {Kind.CHAT: Durations((1,), 5.0)}
+        answers = {Kind.CHAT: Durations([1], 5.0)}
         metrics.heartbeat(Heartbeat("idle", 1, 1, 5.0, 0, answers=answers))
         for _ in range(70):
             metrics.look()

@@ -158,7 +158,7 @@ async def test_metrics_tell_queue_leases_traffic_errors_and_stages(gateway, work
     async with occupied(gateway) as client:
         await client.send('{"type": "prepare"}')
         await hear(client)
-        times = Durations((0, 0, 3), 9.0)
+        times = Durations([0, 0, 3], 9.0)
         await worker._say(
             Heartbeat(
                 "idle",

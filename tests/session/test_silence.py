@@ -27,7 +27,7 @@ async def test_a_model_that_lets_wait_is_told_again_after_twice_the_time():
             {"type": "status", "reason": "waiting_for_model", "elapsed_ms": ms}
             for ms in (2000, 6000)
         ]
-        assert harness.host.meter.silences == {"waiting_for_model": 2}
+        assert harness.host.meter.counts.silences == {"waiting_for_model": 2}
 
 
 async def test_speech_without_an_end_is_told():

@@ -101,5 +101,5 @@ async def test_a_client_learns_that_the_voice_failed_and_the_answer_has_not(dial
                     await talk.unit(unit_of(talk, quiet()))
 
         assert (await talk.until(told))["reason"] == "voice_failed"
-        assert harness.host.meter.silences == {"voice_failed": 1}
+        assert harness.host.meter.counts.silences == {"voice_failed": 1}
         assert "error" not in talk.types

@@ -14,7 +14,7 @@ from parley.worker.meter import SessionMeter, WorkerMeter
 
 
 def _size(meter: WorkerMeter) -> int:
-    tallies = (*meter._stages.values(), *meter._answers.values())
+    tallies = (*meter.counts.stages.values(), *meter.counts.answers.values())
     return sum(sys.getsizeof(tally.counts) for tally in tallies)
 
 

@@ -12,7 +12,7 @@ import platform
 from collections import Counter as Tally
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 
@@ -80,17 +80,6 @@ class Look(NamedTuple):
     text: str
 
 
-@dataclass(slots=True)
-class _Histogram:
-    counts: list[int] = field(default_factory=lambda: [0] * (len(STAGE_BUCKETS_MS) + 1))
-    sum_ms: float = 0.0
-
-    def add(self, durations: Durations) -> None:
-        for index, count in enumerate(durations.counts[: len(self.counts)]):
-            self.counts[index] += count
-        self.sum_ms += durations.sum_ms
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class Metrics:
     """Counters of the gateway, and the registry of all metrics that it reports.
@@ -113,8 +102,8 @@ class Metrics:
         """From workers to clients."""
         self.loop_lag_s = 0.0
         self.loop_lag_worst_s = 0.0
-        self._stages: dict[str, _Histogram] = {}
-        self._answers: dict[str, _Histogram] = {}
+        self._stages: dict[str, Durations] = {}
+        self._answers: dict[str, Durations] = {}
         self._errors: Tally[tuple[str, str]] = Tally()
         self.recording_lost = 0
         """Number of recording entries that workers could not write."""
@@ -166,9 +155,9 @@ class Metrics:
         """Add the counts of a worker since its last heartbeat."""
         for stage, durations in heartbeat.stages.items():
             if stage in self._stages or len(self._stages) < 64:
-                self._stages.setdefault(stage, _Histogram()).add(durations)
+                self._stages.setdefault(stage, Durations()).add(durations)
         for kind, durations in heartbeat.answers.items():
-            self._answers.setdefault(kind, _Histogram()).add(durations)
+            self._answers.setdefault(kind, Durations()).add(durations)
         for code, count in heartbeat.errors.items():
             self._errors[code[:64], "worker"] += count
         for state, count in heartbeat.interruptions.items():
@@ -378,7 +367,7 @@ def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> 
     return family
 
 
-def _times(name: str, help: str, label: str, histograms: Mapping[str, _Histogram]) -> Metric:
+def _times(name: str, help: str, label: str, histograms: Mapping[str, Durations]) -> Metric:
     times = HistogramMetricFamily(name, help, labels=[label])
     bounds = [f"{bound / 1000:g}" for bound in STAGE_BUCKETS_MS] + ["+Inf"]
     for value, histogram in histograms.items():

@@ -11,6 +11,8 @@ For each lease the gateway opens one socket to the worker, `{Hello.url}/session/
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 import msgspec
@@ -207,11 +209,25 @@ class RebuildResult(msgspec.Struct, frozen=True, tag="rebuild_result"):
     problem: str = ""
 
 
-class Durations(msgspec.Struct, frozen=True):
+STAGE_BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 300, 500, 750, 1000, 2000, 5000)
+
+
+class Durations(msgspec.Struct):
     """Counts per bucket of `STAGE_BUCKETS_MS` (plus overflow), and the sum of the values."""
 
-    counts: tuple[int, ...]
-    sum_ms: float
+    counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(STAGE_BUCKETS_MS) + 1))
+    sum_ms: float = 0.0
+
+    def count(self, durations_ms: Iterable[float]) -> None:
+        for duration_ms in durations_ms:
+            self.counts[bisect_left(STAGE_BUCKETS_MS, duration_ms)] += 1
+            self.sum_ms += duration_ms
+
+    def add(self, other: Durations) -> None:
+        """Add the durations of a worker, whose buckets may be others."""
+        for index, count in enumerate(other.counts[: len(self.counts)]):
+            self.counts[index] += count
+        self.sum_ms += other.sum_ms
 
 
 class DeviceMemory(msgspec.Struct, frozen=True):
@@ -268,9 +284,6 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     data folder."""
     sessions_without_log: int = 0
     """Number of sessions whose log cannot be written."""
-
-
-STAGE_BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 300, 500, 750, 1000, 2000, 5000)
 
 
 class StopResult(msgspec.Struct, tag="stop_result", frozen=True):

@@ -196,7 +196,7 @@ class Host:
         except Refused as error:
             with logs.bind_session(lease.session_id, dialect=lease.dialect):
                 _log.info("session_refused", code=error.code)
-            self.meter.errors[error.code] += 1
+            self.meter.counts.errors[error.code] += 1
             raise
 
     async def rebuild(
