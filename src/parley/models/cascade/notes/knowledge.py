@@ -302,8 +302,15 @@ def fact_note(low: str, *, is_exact: bool = False) -> str | None:
         product = chain(several[3], [("times", many[0])]) if many else None
         if product:
             return f"{one} {product}"
-    found = _whether_it_is(low) or _whether_in(low) or _fact(low, is_exact) or _of_misheard(low)
-    return found or _fact(_SAYS["usa"].sub("united states", low), is_exact)
+    found = (
+        _whether_it_is(low)
+        or _whether_did(low)
+        or _whether_in(low)
+        or _fact(low, is_exact)
+        or _of_misheard(low)
+    )
+    low = _SAYS["usa"].sub("united states", _SAYS["do_it"].sub("can ", low))
+    return found or _fact(low, is_exact)
 
 
 def _fact(low: str, is_exact: bool = False) -> str | None:
@@ -339,6 +346,9 @@ def _fact(low: str, is_exact: bool = False) -> str | None:
             continue
         asks_when = _SAYS["asks_when"].search(low) and "when" not in keys
         if asks_when and not _SAYS["a_time"].search(sentence):
+            continue
+        asks_where = _SAYS["asks_where"].search(low) and "where" not in keys
+        if asks_where and not _SAYS["a_place"].search(sentence):
             continue
         done = _SAYS["done"].search(low)
         if (done or is_exact) and others - _roots("neutral"):
@@ -415,6 +425,20 @@ def _whether_it_is(low: str) -> str | None:
         return told
     said = told[0].lower() + told[1:] if told.startswith(("The ", "A ", "An ")) else told
     return f"{'Yes' if {*_keys(asked[1])} <= {*_keys(told)} else 'No'}, {said}"
+
+
+_DONE: Final = {"write": "wrote", "build": "built", "make": "made"}
+
+
+def _whether_did(low: str) -> str | None:
+    """`Did Shakespeare write Faust?`"""
+    asked = _SAYS["did"].search(low)
+    if not asked:
+        return None
+    who, verb, what = asked.groups()
+    done = _DONE.get(verb) or f"{verb.removesuffix('e')}ed"
+    told = _fact(f"who {done} {what}", is_exact=True)
+    return f"Yes, {told}" if told and {*_keys(who)} <= {*_keys(told)} else told
 
 
 def _whether_in(low: str) -> str | None:

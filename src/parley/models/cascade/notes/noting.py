@@ -221,8 +221,11 @@ def _noted(
     if briefly and (asked := low[: briefly.start()] + low[briefly.end() :]).strip(" .?!"):
         whole = _known(asked, earlier, seed, answers, now)
         return whole and _brief(whole, asked)
-    low = text = _at_home(text, before) if _SAYS["home"].search(low) else text
-    low = lowered(low)
+    if _SAYS["home"].search(low):
+        home = _at_home(text, before)
+        if home == text and _SAYS["request"].search(low):
+            return NOT_TOLD
+        text, low = home, lowered(home)
     fixed = _ALWAYS.find(low) or _follow(low, earlier, answers, before, ask)
     if fixed:
         return fixed
@@ -273,11 +276,11 @@ def _brief(answer: str, asked: str) -> str:
 
 def _at_home(text: str, told: memory.Told) -> str:
     """A question about the place where users live or come from, with the name of the place."""
-    home = told.facts.get("live") or told.facts.get("from")
+    home = told.facts.get("live") or told.facts.get("from") or told.facts.get("born birthday old")
     found = _SAYS["home"].search(lowered(text))
     if not home or not found:
         return text
-    place = re.sub(r"^You (?:live in|are from|come from) |\.$", "", home)
+    place = re.sub(r"^You (?:live in|are from|come from|were born in) |\.$", "", home)
     if "country" in found[0]:
         place = next((of for of, town in capitals().items() if town == place), place)
     return lowered(text).replace(found[0], place.lower())
@@ -293,6 +296,8 @@ def _follow(
     """The note for a sentence that has a meaning only after the last answers, or after facts that
     users stated: a reply, or the note for the question that it stands for. In the table, such a
     question starts with `? `, or with `?? ` if it may have no note."""
+    if _is_doubted(low, earlier, answers):
+        return turns.plain_answer(answers[-1])
     pairs = [*zip(reversed(answers), map(lowered, reversed(earlier)), strict=False)]
     known = [pair for pair in pairs if not _SAYS["lost"].search(pair[0])] or pairs
     said = [latest(turns.plain_answer(one)) for pair in known[:2] for one in pair]
@@ -303,6 +308,15 @@ def _follow(
     asked = lowered(found.lstrip("? "))
     note = ask(asked) or _TALK.find(asked, len(answers))
     return note if note or found.startswith("?? ") else "I don't know that one, sorry."
+
+
+def _is_doubted(low: str, earlier: Sequence[str], answers: Sequence[str]) -> bool:
+    """True if users doubt the fact that the last answer stated: `Isn't it Sydney?`"""
+    if not (earlier and answers and _SAYS["doubted"].search(low)):
+        return False
+    last = turns.plain_answer(answers[-1])
+    is_asked = last != answers[-1] or bool(_SAYS["request"].search(earlier[-1]))
+    return is_asked and not (_SAYS["no_fact"].search(last) or _SAYS["lost"].search(last))
 
 
 def _advice(low: str, earlier: Sequence[str]) -> str | None:
@@ -368,11 +382,12 @@ def _of_whom(low: str, earlier: Sequence[str], answer: str) -> list[str]:
     subject = of or _SAYS["subject"].search(answer)
     spoken_of = [subject[subject.lastindex or 1]] if subject else []
     spoken_of = [one.lower() for one in (*spoken_of, *_SAYS["named"].findall(answer))]
-    words = re.findall(r"[a-z]{3,}", " ".join((answer, *earlier[:-3:-1])).lower())
-    if pronoun[0] in ("they", "them"):
-        words.sort(key=lambda word: not word.endswith("s"))
+    is_several = pronoun[0] in ("they", "them")
+    before = [_SAYS["asking"].sub("", lowered(one)).strip(" ?.!") for one in earlier[:-3:-1]]
+    said = " ".join((*([answer.lower()] if is_several else ()), *before))
+    words = re.findall(r"[a-z]{2,}s\b" if is_several else "[a-z]{3,}", said)
     if pronoun[0] in ("they", "them", "it", "its", "that"):
-        last = lowered("".join(earlier[-1:])).strip(" ?.!").split()[-4:]
+        last = "".join(before[:1]).split()[-4:]
         ends = [" ".join(last[at:]) for at in range(len(last))]
         spoken_of += [*ends, *words, *map(" ".join, pairwise(words))]
     subjects = [one for one in spoken_of if len(one) > 1 and one not in _NO_SUBJECTS][
