@@ -72,6 +72,7 @@ BERLIN = "The capital of Germany is Berlin."
         ("hey my name is Prya 👋", "Nice to meet you, Prya!"),
         ("how do you say please", None),
         ("Ty is my friend.", None),
+        ("ok ty", "You're welcome!"),
         ("what is cos 60?", None),
         ("ik begrijp het niet", "Sorry, ik spreek alleen Engels. I speak only English."),
         ("Im sad", "I'm sorry that you feel that way. Do you want to talk about it?"),

@@ -36,7 +36,7 @@ _FEAST: Final = re.compile(
 def clock_note(low: str, now: Now) -> str | None:
     """The time, the day, the date, or the time until one; None if none of them is asked for. `now`
     is called only if it is needed."""
-    if re.search(r"\b(?:mars|moon)\b", low):
+    if _SAYS["not_now"].search(low):
         return None
     low = re.sub(r"[,\s]+(?:pls|plz|please|thanks|mate|buddy|bro)\W*$", "?", low)
     low = _SAYS["day_first"].sub(r"\2 \1", low)
@@ -48,7 +48,9 @@ def clock_note(low: str, now: Now) -> str | None:
         return _other_day(other[1] or other[2] or other[3], now().date())
     until = _SAYS["until"].search(low)
     if until:
-        return _until(until[1], now().date())
+        told = _until(until[1], now().date())
+        days = re.search(r"\d+(?= days until)", told) if "weeks" in low else None
+        return f"{told} That is about {round(int(days[0]) / 7)} weeks." if days else told
     if weekday := _SAYS["on"].search(low):
         today = now().date()
         ahead = (DAYS.index(weekday[1].capitalize()) - today.weekday()) % 7 or 7

@@ -55,6 +55,7 @@ def foreign_note(text: str, is_word: Callable[[str], bool] | None = None) -> str
     Args:
         is_word: True for a word (in lower case) of the English lexicon; None: there is no lexicon.
     """
+    text = untangled(text) if len(text.split()) <= 3 else text  # "ty" is not Polish.
     code = language_of(text)
     words = _LETTERS.findall(_plain(text))
     # "Ben is seven." has two words of Dutch, and the third is English, as are all three.

@@ -23,7 +23,7 @@ def spelling_note(low: str) -> str | None:
     found = _SAYS["spell"].search(low)
     if not found:
         return None
-    word = (found["word"] or found["back"] or found["how"]).strip("'-")
+    word = (found["word"] or found["back"] or found["how"] or found["named"]).strip("'-")
     if word in _NO_WORDS or not 2 <= len(word) <= LONGEST:
         return None
     letters = word.replace("'", "").upper()

@@ -168,7 +168,8 @@ def _price(text: str) -> str | None:
     first, things, price, money, many, what = found.groups()
     total = float(price) * float(many) / (float(first) if first.isdigit() else 1)
     thing = what or f"{things.removesuffix('s')}s"
-    return f"{many} {thing} cost {number(total)} {money or ''}".strip() + "."
+    one, s = (thing.removesuffix("s"), "s") if many == "1" else (thing, "")
+    return f"{many} {one} cost{s} {number(total)} {money or ''}".strip() + "."
 
 
 def _power(text: str) -> str | None:
@@ -217,31 +218,39 @@ def _checked(text: str) -> str | None:
 
 _IT: Final = r"(?:that|it|this|the result)"
 _DONE_TO_IT: Final = (
-    (re.compile(rf"\bdivide(?: {_IT})? by {_N}"), "divided by"),
-    (re.compile(rf"\bmultiply(?: {_IT})? (?:by|with) {_N}"), "times"),
-    (re.compile(rf"\badd {_N}(?: to {_IT})?"), "plus"),
-    (re.compile(rf"\b(?:subtract|take(?: away)?) {_N}(?: (?:away )?from {_IT})?"), "minus"),
+    (re.compile(rf"\bdivide(?: {_IT})? by {_N}"), r"divided by \1"),
+    (re.compile(rf"\bmultiply(?: {_IT})? (?:by|with) {_N}"), r"times \1"),
+    (re.compile(rf"\badd {_N}(?: to {_IT})?"), r"plus \1"),
+    (re.compile(rf"\b(?:subtract|take(?: away)?) {_N}(?: (?:away )?from {_IT})?"), r"minus \1"),
+    (re.compile(rf"\bdouble {_IT}"), "times 2"),
+    (re.compile(rf"\bhalve {_IT}"), "divided by 2"),
+)
+_STEP: Final = (
+    r"\W*(?:(?:and|now|then|next|okay|ok|so|(?:what|how) about|(?:what )?if(?: i| you| we)?"
+    rf"|(?:what(?:'s| is) )?(?:that|it|this))\W+)*(plus|minus|times|(?:divid|multipli)ed by) {_N}"
 )
 
 
 def _on(text: str, answers: Sequence[str]) -> str | None:
-    """`And times two?` after a result, or `Divide that by two.`"""
-    for verb, word in _DONE_TO_IT:
-        text = verb.sub(rf"{word} \1", text)
-    found = re.fullmatch(
-        rf"\W*(?:and |now |then |okay |ok |so |(?:what|how) about |(?:what )?if (?:i |you |we )?)*"
-        r"(?:(?:what(?:'s| is) )?(?:that|it|this) )?"
-        rf"(plus|minus|times|divided by|multiplied by) {_N}\W*",
-        text,
-    )
-    if not found:
+    """`And times two?` after a result, or `Take 20, subtract 5 and divide that by 3.`"""
+    start = _SAYS["start"].match(text)
+    text = text[start.end() :] if start else text
+    for verb, done in _DONE_TO_IT:
+        text = verb.sub(done, text)
+    if not re.fullmatch(rf"(?:{_STEP}){{1,4}}\W*(?:what do (?:i|you|we) (?:get|have)\W*)?", text):
         return None
     last = answers[-1].replace(",", "") if answers else ""
-    before = re.search(rf"\b(?:is|are|comes to|cost) (?:about )?{_N}(?: [a-z]+)?\.$", last)
+    before = start or re.search(rf"\b(?:is|are|comes to|cost) (?:about )?{_N}(?: [a-z]+)?\.$", last)
     if not before:
         # "What about minus 10?" may also ask for another temperature.
         return None if "about" in text else "From which number? Tell me the whole sum, please."
-    return chain(before[1], [(found[1], found[2])])
+    told, value = [], before[1]
+    for step in re.findall(_STEP, text):
+        told.append(chain(value, [step]) or "")
+        *_, value = re.findall(_N, told[-1].replace(",", "")) or [""]
+        if not value or "zero" in told[-1]:
+            break
+    return " ".join(told) or None
 
 
 def _divided(text: str) -> str | None:
@@ -266,9 +275,13 @@ def _in_base(text: str) -> str | None:
     return f"{found[1]} in {found[2]} is {written}."
 
 
+_PAST: Final = re.compile(r"\b([1-5]?\d) (?:minutes )?past (\d{1,2})\b")
+
+
 def _times(text: str) -> str | None:
     """`A film begins at 8:15 and lasts two hours, when does it end?`, `My train goes at 6:40 and I
     need half an hour to get there. When must I leave?`, `From 9 to 17:30, how long is that?`"""
+    text = _PAST.sub(lambda past: f"{past[2]}:{int(past[1]):02}", text)
     times = [(int(one[1]), int(one[2] or 0), one[3]) for one in _SAYS["clock"].finditer(text)]
     is_late = any(hour > 12 or half for hour, _, half in times)
     day_min = 24 * 60 if is_late else 12 * 60
