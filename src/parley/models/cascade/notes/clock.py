@@ -36,7 +36,7 @@ _FEAST: Final = re.compile(
 def clock_note(low: str, now: Now) -> str | None:
     """The time, the day, the date, or the time until one; None if none of them is asked for. `now`
     is called only if it is needed."""
-    if _SAYS["not_now"].search(low):
+    if re.search(r"\b(?:mars|moon)\b", low):
         return None
     low = re.sub(r"[,\s]+(?:pls|plz|please|thanks|mate|buddy|bro)\W*$", "?", low)
     low = _SAYS["day_first"].sub(r"\2 \1", low)
@@ -97,6 +97,8 @@ def _said(low: str, now: Now) -> str | None:
 
 def _shifted(low: str, now: Now) -> str | None:
     """A time, a day or a year before or after now, or the time until an hour."""
+    if _SAYS["not_now"].search(low):
+        return None
     found = _SAYS["shifted"].search(low)
     if found:
         what, count, unit, ago = found.groups()

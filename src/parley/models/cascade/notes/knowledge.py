@@ -329,9 +329,8 @@ def _fact(low: str, is_exact: bool = False) -> str | None:
             continue
         if others and _SAYS["whether"].search(low) and not sentence.startswith(("Yes", "No")):
             continue
-        if left - _roots("translating") and (
-            _SAYS["exact"].search(low) or _SAYS["translated"].search(sentence)
-        ):
+        asks_words, has_words = (_SAYS["exact"].search(low), _SAYS["translated"].search(sentence))
+        if (asks_words and not has_words) or (has_words and left - _roots("translating")):
             continue
         if asks_why and "why" not in keys and not _SAYS["reason"].search(sentence):
             continue

@@ -117,7 +117,7 @@ def listening(low: str, answers: Sequence[str]) -> str | None:
     is_asked = "?" in low or _SAYS["asks"].search(low)
     if not answers or is_asked or not _SAYS["invites"].search(answers[-1]):
         return None
-    if re.match(r"^\W*(?:no|nope|not really)\b", low):
+    if re.match(r"^\W*(?:no|nope|not really)\b(?! (?:one|body|\w+ (?:is|knows?|has|was))\b)", low):
         return "All right. We can talk about something else."
     if not _SAYS["sorrow"].search(low):
         return "I'm listening. Go on."
