@@ -12,6 +12,8 @@ from tests.support.sessions import loud, worker_harness
 from parley.clock import SystemClock
 from parley.gateway.maintenance import index_row
 from parley.gateway.state import STATE_FILE, State
+from parley.library.voices import SHIPPED
+from parley.media.reference import read_voice
 from parley.models.parrot import Parrot
 from parley.recording.layout import RecordingFolders
 from parley.recording.recorder import Recordings
@@ -162,7 +164,8 @@ def test_a_recording_is_done_again_by_its_id(tmp_path, capsys):
         storage = StorageSettings(data_dir=tmp_path / "data")
         kept = Recordings(storage, worker_id="w", model="parrot", clock=SystemClock())
         async with worker_harness(recordings=kept) as harness:
-            one = await harness.ready("duplex", "omni_1")
+            harness.host.voices = lambda _: lambda _: read_voice(SHIPPED, limit_s=60)
+            one = await harness.ready("duplex", "omni_1", ref_audio_path="default")
             for count in (1, 2):
                 one.say({"type": "audio_chunk", "audio_base64": loud()})
                 await one.until("result", count)

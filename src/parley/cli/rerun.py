@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,7 +13,7 @@ from parley.cli import flags
 from parley.cli.recordings import folders_of
 from parley.engine.engine import Engine
 from parley.errors import ParleyError
-from parley.library.voices import VoiceLibrary
+from parley.library.voices import VoiceLibrary, named_voice
 from parley.recording.layout import Folder
 from parley.session import rerun as reruns
 from parley.session.rerun import Comparison
@@ -43,6 +44,7 @@ def rerun(
 
 async def _rerun(settings: Settings, folders: list[Folder]) -> bool:
     voices = VoiceLibrary(settings.storage.data_dir, limit_s=settings.limits.reference_audio_s)
+    find_voice = partial(named_voice, registered=voices.find, settings=settings)
     is_equal = True
     model = models.load(settings.model)
     if isinstance(model, JudgesTurns):
@@ -53,7 +55,7 @@ async def _rerun(settings: Settings, folders: list[Folder]) -> bool:
         for folder in folders:
             slot = await engine.take_slot()
             try:
-                found = await reruns.rerun(folder, slot, find_voice=voices.find)
+                found = await reruns.rerun(folder, slot, find_voice=find_voice)
             except ParleyError as error:
                 typer.echo(f"{folder.recording_id}: cannot be rerun: {error}")
                 is_equal = False

@@ -19,7 +19,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -31,6 +31,7 @@ from parley.media.pcm import Pcm
 from parley.media.reference import MIN_S, read_voice
 from parley.media.wav import encode_wav
 from parley.replacing import replacing
+from parley.settings import Settings
 
 PUBLISHED_VOICE: Final = "assets/ref_audio/ref_minicpm_signature.wav"
 """Value of `ref_audio_path` in published examples: the default voice."""
@@ -188,6 +189,21 @@ def find_asset(folder: Path, name: str, *, limit_s: float) -> Pcm | None:
     except OSError as error:
         _log.error("voice_unreadable", voice=name, why=str(error))
         return None
+
+
+def named_voice(
+    name: str, *, registered: Callable[[str], Pcm | None], settings: Settings
+) -> Pcm | None:
+    """What clients may name as `ref_audio_path`: `default`, a registered voice, or a file of the
+    assets folder. The path in published examples is the default voice if there is no such file."""
+    model, limit_s = settings.model, settings.limits.reference_audio_s
+    voice = None if name == "default" else registered(name)
+    if voice is None and settings.storage.assets_dir is not None:
+        voice = find_asset(settings.storage.assets_dir, name, limit_s=limit_s)
+    if voice is None and name in ("default", PUBLISHED_VOICE):
+        path = default_voice_path(model.default_voice, model.name)
+        voice = read_voice(path, limit_s=limit_s)
+    return voice
 
 
 class VoiceLibrary:

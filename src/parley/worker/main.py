@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -27,17 +28,10 @@ from parley.engine.engine import Engine
 from parley.engine.model import Model
 from parley.errors import SetupError
 from parley.installation import build_id
-from parley.library.voices import (
-    PUBLISHED_VOICE,
-    VoiceLibrary,
-    VoiceUser,
-    default_voice_path,
-    find_asset,
-)
+from parley.library.voices import VoiceLibrary, VoiceUser, named_voice
 from parley.media import decoder
 from parley.media.decoder import DecoderLimits
 from parley.media.pcm import Pcm
-from parley.media.reference import read_voice
 from parley.private import keep_private
 from parley.protocol.control import Hello, Welcome
 from parley.protocol.networks import host_name, in_url, is_this_machine
@@ -359,34 +353,21 @@ class WorkerProcess:
         """Finds the voices that a session's client may use."""
         user = VoiceUser.named(lease.caller)
 
-        def find(name: str) -> Pcm | None:
-            """Find what clients may name as `ref_audio_path`: `default`, a registered voice that
-            they may use, or a file of the assets folder. May be called in any thread. The path in
-            published examples is the default voice if there is no such file."""
-            model, limit_s = self._settings.model, self._settings.limits.reference_audio_s
-            if name == "default":
-                path = default_voice_path(model.default_voice, model.name)
-                return read_voice(path, limit_s=limit_s)
-            if self._finished_recordings.is_on:
-                link, secret = self._links.current, self._settings.security.worker_secret
-                voice = gateway_voice(
-                    name,
-                    lease.caller,
-                    base_url=http_url(link.gateway_url),
-                    context=link.tls,
-                    secret=secret,
-                    limit_s=limit_s,
-                )
-            else:
-                voice = self._voices.find(name, user)
-            assets = self._settings.storage.assets_dir
-            if voice is None and assets is not None:
-                voice = find_asset(assets, name, limit_s=limit_s)
-            if voice is None and name == PUBLISHED_VOICE:
-                voice = find("default")
-            return voice
+        def registered(name: str) -> Pcm | None:
+            """May be called in any thread."""
+            if not self._finished_recordings.is_on:
+                return self._voices.find(name, user)
+            link, secret = self._links.current, self._settings.security.worker_secret
+            return gateway_voice(
+                name,
+                lease.caller,
+                base_url=http_url(link.gateway_url),
+                context=link.tls,
+                secret=secret,
+                limit_s=self._settings.limits.reference_audio_s,
+            )
 
-        return find
+        return partial(named_voice, registered=registered, settings=self._settings)
 
     async def _wait_for_the_end(
         self, host: Host, engine: Engine, linking: asyncio.Task[None]
