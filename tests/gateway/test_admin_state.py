@@ -358,6 +358,7 @@ async def test_a_client_secret_opens_sessions_and_nothing_else(tmp_path, as_admi
                 ("DELETE", "/api/sessions/rt_1"),
             )
         ]
+        ended = await http.post("/api/sessions/rt_1/end", headers=secret)
         url = running.ws(PATHS["duplex"] + f"?token={made.json()['value']}")
         async with connect(url) as socket, asyncio.timeout(HANG_S):
             told = json.loads(await socket.recv())
@@ -368,6 +369,7 @@ async def test_a_client_secret_opens_sessions_and_nothing_else(tmp_path, as_admi
     assert [each.status_code for each in opened] == [200, 200]
     assert [each.status_code for each in refused] == [403] * 6
     assert "realtime sessions only" in refused[0].json()["detail"]
+    assert ended.status_code == 404, "a page that is closed may end its session"
     assert told["type"] == "queued"
 
 

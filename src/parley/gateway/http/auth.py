@@ -32,8 +32,9 @@ OPEN_PATHS: Final = ("/", "/health", "/ready", "/openapi.json", "/api/token")
 OPEN_FOLDERS: Final = ("/static/", "/s/", f"/api/sessions/{SHARE_PREFIX}")
 """Paths that need no key on a server with keys: pages, and those for share links."""
 
-TALKS: Final = "/v1/realtime/"
-"""Routes and WebSockets that a client secret opens, which may be in a stranger's browser."""
+TALKS: Final = re.compile(r"/v1/realtime/.*|/api/sessions/[^/]+/end")
+"""Routes that a client secret opens, which may be in a stranger's browser, like every WebSocket. A
+page that is closed ends its call with the second, so that the slot is free."""
 
 PAGES: Final = frozenset(each.rstrip("/") for each in (*pages.PAGES, *pages.OTHER_NAMES))
 QUIET_PATHS: Final = frozenset({"/health", "/ready", "/metrics"})
@@ -73,7 +74,7 @@ def check(scope: Scope, access: AccessControl) -> None:
     # Admins without a token are identified by their address.
     if must_show and requester.is_anonymous and not requester.is_admin:
         raise Unauthorized("A key is required.")
-    if requester.caller.only_talks and not (path.startswith(TALKS) or is_open(path)):
+    if requester.caller.only_talks and not (TALKS.fullmatch(path) or is_open(path)):
         raise Forbidden("A client secret opens realtime sessions only. Use a key here.")
     decoder.owner.set(requester.owner)
     access.authenticator.count(requester.caller, None if is_open(path) else requester.address)
