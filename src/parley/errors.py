@@ -463,3 +463,7 @@ class SetupError(ParleyError):
     def __init__(self, sentence: str, *, hint: str = "") -> None:
         super().__init__(sentence)
         self.hint = hint
+
+
+class SetupPostponed(SetupError):
+    """Start-up failed, but may succeed later with the same settings."""

@@ -9,7 +9,7 @@ from tests.support.command import run
 from tests.support.programs import python
 
 from parley import cli
-from parley.errors import InferenceFailed, InvalidPayload, SetupError, Unauthorized
+from parley.errors import InferenceFailed, InvalidPayload, SetupError, SetupPostponed, Unauthorized
 
 pytestmark = pytest.mark.starts_python
 
@@ -75,6 +75,7 @@ def test_an_unknown_verb_or_flag_is_a_usage_error(capsys: pytest.CaptureFixture[
     ("error", "code", "text"),
     [
         (SetupError("No model.", hint="Name one."), 2, "error: No model.\nhint: Name one.\n"),
+        (SetupPostponed("Its disk is full."), 1, "error: Its disk is full.\n"),
         (InvalidPayload("x is wrong."), 2, "error: x is wrong.\n"),
         (InferenceFailed("It failed."), 1, "error: It failed.\n"),
         (

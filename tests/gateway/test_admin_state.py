@@ -25,7 +25,7 @@ from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS
 from websockets.asyncio.client import connect
 
-from parley.errors import SetupError
+from parley.errors import SetupError, SetupPostponed
 from parley.gateway import maintenance
 from parley.gateway import state as state_module
 from parley.gateway.http.auth import OPEN_PATHS
@@ -142,6 +142,7 @@ async def test_a_database_that_cannot_be_opened_is_a_set_up_error(
             pass
 
     assert "storage.data_dir" in caught.value.hint
+    assert isinstance(caught.value, SetupPostponed) is (why == "its disk is full")
 
 
 async def test_a_gateway_waits_while_another_process_has_the_database_for_itself(tmp_path):

@@ -22,7 +22,7 @@ import typer
 from parley import __version__
 from parley.cli import lazy
 from parley.cli.colour import say
-from parley.errors import BadInput, Forbidden, ParleyError, SetupError, Unauthorized
+from parley.errors import BadInput, Forbidden, ParleyError, SetupError, SetupPostponed, Unauthorized
 from parley.importing import importing
 from parley.installation import build_id, extra_for, install_command
 
@@ -203,7 +203,10 @@ def explain(
         error = _missing(error) or error
     if isinstance(error, ParleyError):
         tell(str(error), error.hint or _hint(error))
-        return EXIT_USAGE if isinstance(error, SetupError | BadInput) else EXIT_RUNTIME
+        is_usage = isinstance(error, SetupError | BadInput) and not isinstance(
+            error, SetupPostponed
+        )
+        return EXIT_USAGE if is_usage else EXIT_RUNTIME
     if isinstance(error, OSError) and error.strerror:
         where = f" ({error.filename})" if error.filename else ""
         tell(f"{error.strerror}{where}.", "")

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, Self
 import aiosqlite
 
 from parley import logs
-from parley.errors import SetupError
+from parley.errors import SetupError, SetupPostponed
 from parley.private import keep_private
 from parley.recording.layout import free_bytes
 
@@ -601,7 +601,7 @@ def is_locked(path: Path) -> bool:
 
 
 def _cannot_write(path: Path, error: Exception) -> SetupError:
-    why = getattr(error, "strerror", None) or str(error)
+    kind, why = SetupError, getattr(error, "strerror", None) or str(error)
     if path.parent.is_file():
         why = "it is a file, not a folder"
     elif path.parent.is_dir() and not os.access(path.parent, os.W_OK):
@@ -609,8 +609,8 @@ def _cannot_write(path: Path, error: Exception) -> SetupError:
     elif path.exists() and path.stat().st_uid != os.geteuid():
         why = f"{path.name} belongs to another user"
     elif free_bytes(path) < 1 << 20:  # SQLite then reports an I/O error
-        why = "its disk is full"
-    return SetupError(
+        why, kind = "its disk is full", SetupPostponed
+    return kind(
         f"{path.parent} cannot be used to keep state: {why}.",
         hint="Free some space if it is full, or choose a folder that this user may write, with "
         "--data-dir (storage.data_dir).",
