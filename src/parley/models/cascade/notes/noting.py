@@ -381,8 +381,9 @@ def _of_whom(low: str, earlier: Sequence[str], answer: str) -> list[str]:
     of = _SAYS["of_whether"].search(lowered("".join(earlier[-1:])))
     subject = of or _SAYS["subject"].search(answer)
     spoken_of = [subject[subject.lastindex or 1]] if subject else []
-    spoken_of = [one.lower() for one in (*spoken_of, *_SAYS["named"].findall(answer))]
     is_several = pronoun[0] in ("they", "them")
+    named = () if is_several else _SAYS["named"].findall(answer)
+    spoken_of = [one.lower() for one in (*spoken_of, *named)]
     before = [_SAYS["asking"].sub("", lowered(one)).strip(" ?.!") for one in earlier[:-3:-1]]
     said = " ".join((*([answer.lower()] if is_several else ()), *before))
     words = re.findall(r"[a-z]{2,}s\b" if is_several else "[a-z]{3,}", said)
