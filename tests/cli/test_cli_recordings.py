@@ -15,6 +15,7 @@ from parley.gateway.state import STATE_FILE, State
 from parley.library.voices import SHIPPED
 from parley.media.reference import read_voice
 from parley.models.parrot import Parrot
+from parley.recording import lines
 from parley.recording.layout import RecordingFolders
 from parley.recording.recorder import Recordings
 from parley.settings import StorageSettings
@@ -165,6 +166,7 @@ def test_a_recording_is_done_again_by_its_id(tmp_path, capsys):
         kept = Recordings(storage, worker_id="w", model="parrot", clock=SystemClock())
         async with worker_harness(recordings=kept) as harness:
             harness.host.voices = lambda _: lambda _: read_voice(SHIPPED, limit_s=60)
+            harness.host.seed = 7
             one = await harness.ready("duplex", "omni_1", ref_audio_path="default")
             for count in (1, 2):
                 one.say({"type": "audio_chunk", "audio_base64": loud()})
@@ -176,6 +178,9 @@ def test_a_recording_is_done_again_by_its_id(tmp_path, capsys):
     asyncio.run(talk())
     (folder,) = RecordingFolders(tmp_path / "data")
 
+    head = lines.read_head(folder.journal)
+    assert head is not None
+    assert head.seed == 7, "as model.seed says"
     assert run("replay", folder.recording_id, "--model", "parrot") == 0
     assert "2 of 2 entries, equal" in capsys.readouterr().out
 
@@ -185,7 +190,7 @@ def test_a_recording_is_done_again_by_its_id(tmp_path, capsys):
     assert "mode was 'SPEAK', is 'LISTEN'" in capsys.readouterr().out
 
     first = '["made","unit_done",{"index":0,'
-    lines = [line for line in text.splitlines(keepends=True) if first not in line]
-    folder.journal.write_text("".join(lines))
+    others = [line for line in text.splitlines(keepends=True) if first not in line]
+    folder.journal.write_text("".join(others))
     assert run("rerun", str(folder.path), "--model", "parrot") == 1
     assert "incomplete\n  ended early: unit 0 is missing" in capsys.readouterr().out

@@ -106,13 +106,20 @@ class Recordings:
         self.writer.put(job, 0, session_id="", must=True)
 
     def begin(
-        self, *, session_id: str, dialect: str, kind: Kind, owner: str = ""
+        self,
+        *,
+        session_id: str,
+        dialect: str,
+        kind: Kind,
+        owner: str = "",
+        seed: int | None = None,
     ) -> SessionRecorder | None:
         """The recorder of a new session; None if sessions are not recorded. The recording starts
         with the event that sets up the session.
 
         Args:
             owner: id of the client's key; "" if it has none.
+            seed: of the session's sampling; None: a new one.
         """
         if not self._storage.recording:
             return None
@@ -135,7 +142,7 @@ class Recordings:
             created_s=now_s,
             worker_id=self._worker_id,
             model=self._model,
-            seed=secrets.randbits(31),
+            seed=secrets.randbits(31) if seed is None else seed,
         )
         journal = Journal(
             self.folders.folder(head.recording_id),

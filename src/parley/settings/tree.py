@@ -82,8 +82,7 @@ class ModelSettings(Part):
     revision: str | None = None
     """Branch, tag or commit of a hub id; default: the newest."""
     seed: int | None = Field(None, ge=0, lt=2**31)
-    """Seed of sessions that are not recorded, for reproducible conversations; unset: drawn for each
-    session."""
+    """Seed of every session, for reproducible conversations; unset: drawn for each session."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the first GPU if there is one."""
     slots: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None

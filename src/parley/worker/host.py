@@ -160,7 +160,7 @@ class Host:
     """Backend of the session logs, from which another worker can continue sessions."""
     meter: WorkerMeter = field(default_factory=WorkerMeter)
     seed: int | None = None
-    """Seed of sessions that are not recorded; None: each has its own."""
+    """Seed of every session; None: each has its own."""
     is_ready: bool = False
     """True if the model is warm; set once by its starter."""
     device_memory: DeviceMemory | None = None
@@ -498,6 +498,7 @@ class Host:
             dialect=lease.dialect,
             kind=lease.kind,
             owner=lease.facts.key_id or "",
+            seed=self.seed,
         )
 
     def _runner(
