@@ -39,6 +39,7 @@
     ├─ Cancelled                   cancelled                 1000
     ├─ TimedOut                    timeout                   1000 (1008 in chat)
     └─ SetupError                  setup_error               -      carries a hint
+       └─ SetupPostponed           setup_error               -      may succeed later
 
 Errors of one module (a bad upload, a missing share link, an unreachable server) are defined there,
 as subclasses of these.

@@ -203,10 +203,9 @@ def explain(
         error = _missing(error) or error
     if isinstance(error, ParleyError):
         tell(str(error), error.hint or _hint(error))
-        is_usage = isinstance(error, SetupError | BadInput) and not isinstance(
-            error, SetupPostponed
-        )
-        return EXIT_USAGE if is_usage else EXIT_RUNTIME
+        if isinstance(error, SetupPostponed):
+            return EXIT_RUNTIME
+        return EXIT_USAGE if isinstance(error, SetupError | BadInput) else EXIT_RUNTIME
     if isinstance(error, OSError) and error.strerror:
         where = f" ({error.filename})" if error.filename else ""
         tell(f"{error.strerror}{where}.", "")
