@@ -236,9 +236,7 @@ async def test_two_workers_that_die_of_a_session_are_enough(lost: Draining) -> N
     assert len(opened) == 2
 
 
-async def test_a_worker_that_dies_while_it_continues_a_session_is_replaced(
-    lost: Draining,
-) -> None:
+async def test_a_worker_that_dies_while_it_continues_a_session_is_replaced(lost: Draining) -> None:
     lost.add("third")
     first = await lost.successor(0)
     first.answer(None)

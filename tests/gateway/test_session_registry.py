@@ -30,13 +30,7 @@ from parley.gateway.rebuilding import NotRebuilt
 from parley.gateway.resumption import Resumption
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.session_relay import RelayEnd, SessionRelay, relay
-from parley.gateway.sessions import (
-    OVER_LIMIT,
-    RETURNS_S,
-    NotYetKnown,
-    Sessions,
-    SessionState,
-)
+from parley.gateway.sessions import OVER_LIMIT, RETURNS_S, NotYetKnown, Sessions, SessionState
 from parley.gateway.successor import LostSession, ReservedSlot
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.control import (
@@ -264,7 +258,10 @@ async def test_a_resumed_session_that_ends_gives_its_slot_back(young: Young) -> 
     assert not worker.leases
 
 
-async def test_a_resumed_session_waits_until_its_previous_connection_is_gone(young: Young) -> None:
+async def test_a_resumed_session_waits_until_its_previous_connection_is_gone(
+    young: Young, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.gateway.resumption.TAKE_OVER_S", 10 * HANG_S)
     young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
     connection, relayed = Mock(), AsyncMock()
     resumption = young.resumption(relay=Mock(run=relayed))
@@ -329,15 +326,6 @@ async def test_neither_side_is_joined_to_the_other_when_a_worker_is_lost() -> No
     assert end == RelayEnd("lost", Closure(1006))
     client.part.assert_called_once_with()
     worker.part.assert_called_once_with()
-
-
-async def test_a_session_id_is_waited_for_only_until_it_is_free(young: Young) -> None:
-    with young.admission.claim("call"):
-        waits = asyncio.create_task(young.admission.wait_until_free("call", 10 * HANG_S))
-        await asyncio.sleep(0)
-        assert not waits.done()
-
-    await asyncio.wait_for(waits, HANG_S)
 
 
 async def test_a_session_that_ended_is_not_called_lost_when_its_last_words_are_gone(
@@ -570,9 +558,7 @@ async def test_the_reason_of_a_workers_refusal_reaches_the_client(reason: str, s
     connection.close.assert_called_once_with(REFUSED_CODE, reason)
 
 
-async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(
-    gateway: RunningGateway,
-) -> None:
+async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(gateway: RunningGateway) -> None:
     runtime, ended, session_id = gateway.runtime, asyncio.Event(), "adx_0123456789abcdef0123"
 
     async def rebuild(lost: LostSession, slot: ReservedSlot | None, left: set[str]) -> Lease:

@@ -5,12 +5,7 @@ import secrets
 from typing import Any
 
 import pytest
-from tests.support.gateways import (
-    RunningGateway,
-    occupied,
-    running_gateway,
-    turned_away,
-)
+from tests.support.gateways import RunningGateway, occupied, running_gateway, turned_away
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, end_of, hear, say
 from websockets.asyncio.client import ClientConnection, connect

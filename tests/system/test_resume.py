@@ -10,6 +10,7 @@ import pytest
 from tests.support import gateways
 from tests.support.gateways import all_free
 from tests.support.patience import HANG_S
+from tests.support.present import present
 from tests.support.resumed_talks import (
     MAILBOX_UNITS,
     TALKS,
@@ -229,9 +230,7 @@ async def test_an_openai_client_may_ask_in_the_middle_of_a_conversation(
     lease = server.runtime.dispatcher.worker_pool.leases[0]
     # The worker hears of the cut from the gateway, and reports it how long it waits.
     await gateways.until(lambda: lease.resume is not None and lease.resume.left_s is not None)
-    assert lease.resume is not None
-    assert lease.resume.left_s is not None
-    waits_s = lease.resume.left_s
+    waits_s = present(present(lease.resume).left_s)
     await client.resume()
     await client.say({"type": "input_audio_buffer.clear"})
     cleared = await client.hear()

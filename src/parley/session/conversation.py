@@ -235,13 +235,7 @@ class ConversationRunner:
     # ---- for the listener ------------------------------------------------------------------
 
     def take_turn(
-        self,
-        item_id: str,
-        pcm: Pcm,
-        speech_ms: int,
-        *,
-        answers: bool,
-        spoken_ago_s: float = 0.0,
+        self, item_id: str, pcm: Pcm, speech_ms: int, *, answers: bool, spoken_ago_s: float = 0.0
     ) -> None:
         """A turn is complete. `pcm` is empty if the turn has only written text."""
         text = "\n".join(written.text for written in self._typed if written.text)
@@ -644,11 +638,7 @@ class ConversationRunner:
     async def _fill(self, response: Response, before: list[ConversationItem]) -> None:
         """Bring the context up to date with the items to be answered."""
         filled = await self._context.fill(
-            before,
-            response.item.item_id,
-            response.request,
-            self._setup,
-            speaks=response.is_spoken,
+            before, response.item.item_id, response.request, self._setup, speaks=response.is_spoken
         )
         self._log(entries.Filled(filled.chosen))
         response.is_filled = True
