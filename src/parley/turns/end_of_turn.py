@@ -29,7 +29,7 @@ _SILENCE_MS: Final = (1500.0, 1300.0, 1100.0, 950.0, 740.0, 500.0, 256.0)
 """Required silence at these log odds, interpolated linearly; the detector notices an end 30 to 140
 ms late, which is added. At most one in twelve cuts between words is mistaken for an end at each
 pause of 300 to 1,200 ms, also with speakers on whom the network was not trained. Source:
-docs/understand/turn-taking.md."""
+docs/log/conversation.md."""
 
 WHOLE_MS: Final = {"low": 900, "medium": 448, "high": 256}
 """Maximum silence after words that the model knows as a whole turn, regardless of how they

@@ -32,7 +32,7 @@ OVER: Final = len(ASKED_MS)
 
 LEAST_ODDS: Final = 1.4
 """Log odds from which it interrupts immediately. The results of voices left out of training are in
-docs/understand/turn-taking.md."""
+docs/log/conversation.md."""
 
 LEVEL: Final = 0.05
 """RMS to which audio is scaled, as in training."""
