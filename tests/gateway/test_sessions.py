@@ -306,6 +306,8 @@ async def test_a_share_link_shows_but_reports_no_id_and_changes_nothing(http, tm
         assert (answer.status_code, answer.json()["code"]) == (403, "read_only")
     deletion = await http.delete(base, headers=ADMIN)
     assert deletion.status_code == 403
+    off = await http.post("/api/sessions/the_real_id/replay")
+    assert (off.status_code, off.json()["code"]) == (403, "forbidden")
 
 
 async def test_share_links_belong_to_their_server(http, tmp_path):

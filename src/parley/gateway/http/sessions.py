@@ -428,6 +428,8 @@ def routes(runtime: GatewayRuntime) -> Router:
         found = await find(session_id, to_change=True)
         if await asyncio.to_thread(found.folder.is_live):
             raise StillRecording
+        if not storage.replays:
+            raise HTTPException(403, "This server renders no replays (storage.replays).")
         if not await asyncio.to_thread(recordings.make_replay, found.folder):
             raise ServiceUnavailable("No replay can be rendered now; try again later.")
         return ReplayState(state="queued", progress=0.0)
