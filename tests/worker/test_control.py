@@ -132,17 +132,10 @@ async def test_orders_are_obeyed_and_stops_answered():
     reporter = Reporter()
     async with fake_gateway_control() as gateway, linked(gateway.url, reporter):
         await gateway.until(Heartbeat)
+        stops = StopTurn("a", "here"), StopTurn("b", "elsewhere")
+        ends = EndSession("here", "stopped", "c"), EndSession("here"), Leave(3.0)
         with capture_logs() as lines:
-            for message in (
-                Welcome("1"),
-                "{}",
-                "{}",
-                StopTurn("a", "here"),
-                StopTurn("b", "elsewhere"),
-                EndSession("here", "stopped", "c"),
-                EndSession("here"),
-                Leave(3.0),
-            ):
+            for message in (Welcome("1"), "{}", "{}", *stops, *ends):
                 await gateway.say(message)
             await gateway.until(StopResult, 3)
 

@@ -203,9 +203,8 @@ def explain(
         error = _missing(error) or error
     if isinstance(error, ParleyError):
         tell(str(error), error.hint or _hint(error))
-        if isinstance(error, SetupPostponed):
-            return EXIT_RUNTIME
-        return EXIT_USAGE if isinstance(error, SetupError | BadInput) else EXIT_RUNTIME
+        is_usage = isinstance(error, SetupError | BadInput)
+        return EXIT_USAGE if is_usage and not isinstance(error, SetupPostponed) else EXIT_RUNTIME
     if isinstance(error, OSError) and error.strerror:
         where = f" ({error.filename})" if error.filename else ""
         tell(f"{error.strerror}{where}.", "")

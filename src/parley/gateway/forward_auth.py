@@ -78,8 +78,7 @@ class ForwardAuth:
         return key
 
     def find(self, key_id: str) -> Key | None:
-        """A user by the id that `user` returned, here or at another gateway; None for other ids.
-        One that this gateway has not seen has no groups: it is asked for holders of a token."""
+        """A user by the id that `user` returned, here or, without groups, at another gateway."""
         short = key_id.removeprefix(USER_PREFIX)
         return self._users.get(key_id) or (None if short == key_id else self._key(key_id, short))
 

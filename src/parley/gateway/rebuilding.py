@@ -171,8 +171,8 @@ class Rebuilding:
         lease.granted_time = lost.granted_time
         now_s = self._clock.monotonic()
         lease.granted_at = now_s - max(0.0, self._clock.time() - lost.granted_time)
-        for known_at in (lost.logged_at, lost.granted_at):
-            lease.granted_at = lease.granted_at if known_at is None else known_at
+        if lost.granted_at is not None:
+            lease.granted_at = lost.granted_at
         lease.ran_s = lease.counted_s = now_s - lease.granted_at
         headers = upstream_headers(lease)
         headers[REBUILD_HEADER] = lost.log_id

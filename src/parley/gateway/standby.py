@@ -25,8 +25,7 @@ from parley.transport import OpenConnections, UvicornServer
 
 RETRY_AFTER_S: Final = 1
 STATUS: Final = 502
-"""A proxy sends a request with this answer to the next gateway. 503 is an answer of the active one,
-which has a reason."""
+"""Proxies ask the next gateway after this answer; a 503 is the active one's, with a reason."""
 
 log = logs.get(__name__)
 

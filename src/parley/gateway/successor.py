@@ -34,8 +34,7 @@ class LostSession(LoggedSession, frozen=True, kw_only=True):
         address, key_id: of its client.
         granted_time: Unix time at which it got its first slot.
         ran_s: time after that at which it got its last slot.
-        granted_at: the same in monotonic time of this gateway; None: an earlier gateway leased it.
-        logged_at: monotonic time at which its log began; None: unknown.
+        granted_at: the same in monotonic time of this gateway; None: unknown.
     """
 
     address: str = ""
@@ -43,7 +42,6 @@ class LostSession(LoggedSession, frozen=True, kw_only=True):
     granted_time: float = 0.0
     ran_s: float = 0.0
     granted_at: float | None = None
-    logged_at: float | None = None
 
     @classmethod
     def of(cls, lease: Lease) -> LostSession:
@@ -77,7 +75,7 @@ class LostSession(LoggedSession, frozen=True, kw_only=True):
         return cls(
             **msgspec.structs.asdict(stored.session),
             **msgspec.structs.asdict(note),
-            logged_at=None if stored.ran_s is None else now_s - stored.ran_s,
+            granted_at=None if stored.ran_s is None else now_s - stored.ran_s,
         )
 
 

@@ -42,8 +42,7 @@ def host_name(url: str) -> str | None:
 
 
 def is_proxied(url: str) -> bool:
-    """True if requests to a URL go through the proxy that the environment names, if it names one:
-    a server on this machine is asked directly."""
+    """True if the environment's proxy, if any, is used for a URL: not for this machine."""
     return not is_this_machine(host_name(url))
 
 

@@ -152,14 +152,12 @@ def _make_room(found: list[_Kept], limit_bytes: float) -> None:
         held[owner] += one.size
         if not one.is_safe:
             newest_first[owner].append(one)
-    while excess > 0 and newest_first:
-        owner = max(newest_first, key=lambda each: held[each])
+    while excess > 0 and (owners := [each for each, rest in newest_first.items() if rest]):
+        owner = max(owners, key=lambda each: held[each])
         one = newest_first[owner].pop()
         one.reason = "capacity"
         held[owner] -= one.size
         excess -= one.size
-        if not newest_first[owner]:
-            del newest_first[owner]
 
 
 def _look(folder: Folder) -> _Kept | None:
