@@ -230,6 +230,9 @@ async def test_keys_are_made_listed_and_revoked_and_usage_told(gateway: Any, cap
         "There is no key 'kiosk'. Give its id, or u_NAME for a user.\nhint: `parley usage`" in err
     )
     assert (await as_json(capsys, gateway.url, "keys", "list"))["keys"] == []
+    made = await as_json(capsys, gateway.url, "keys", "create", "u_shop")
+    _, out, _ = await parley(capsys, gateway.url, "keys", "erase", "u_shop", "--yes")
+    assert made["id"] in out, "a name that looks like a user's"
 
 
 async def test_a_key_is_rotated_by_name_and_the_old_one_works_for_a_while(

@@ -314,7 +314,7 @@ def erase(
     Revoke it first. Its usage stays (`parley usage`). Recordings without an owner cannot be found
     by a key: those of sessions without one, and those of versions that did not record it.
     """
-    key_id = key if key.startswith(("k_", "u_")) else _id_of(server, key)
+    key_id = _id_of(server, key)
     if not yes:
         typer.confirm(f"Delete all stored data of {key_id}?", abort=True, err=True)
     found = {
