@@ -80,9 +80,8 @@ def test_a_name_that_does_not_fit_into_a_header_is_named_by_its_hash():
 
     assert found.id.removeprefix("u_").isalnum()
     assert chosen.find(found.id) == found
-    # A token of another gateway names one who has not been here.
-    known = present(users(minutes_per_day=30).find(found.id))
-    assert (known.id, known.role, known.minutes_per_day) == (found.id, "talk", 30)
+    elsewhere = present(users(minutes_per_day=30).find(found.id))
+    assert (elsewhere.id, elsewhere.role, elsewhere.minutes_per_day) == (found.id, "talk", 30)
     assert users().find("0123456789abcdef") is None
 
 
