@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -608,7 +609,10 @@ def _cannot_write(path: Path, error: Exception) -> SetupError:
         why = "this user may not write in it, or its disk is read-only"
     elif path.exists() and path.stat().st_uid != os.geteuid():
         why = f"{path.name} belongs to another user"
-    elif free_bytes(path) < 1 << 20:  # SQLite then reports an I/O error
+    elif getattr(error, "errno", None) == errno.ENOSPC or (
+        # SQLite then reports an I/O error.
+        path.parent.is_dir() and free_bytes(path) < 1 << 20
+    ):
         why, kind = "its disk is full", SetupPostponed
     return kind(
         f"{path.parent} cannot be used to keep state: {why}.",
