@@ -462,9 +462,16 @@ def test_a_visit_of_an_address_or_a_key_counts_only_while_it_lasts():
     with (
         runtime.visit("key k", limit=1, returns=True),
         runtime.visit("key k", limit=1),
-        pytest.raises(TooManySessions, match="with one key: 1 open"),
+        pytest.raises(TooManySessions, match="with one key: 2 open"),
     ):
         runtime.visit("key k", limit=1, returns=True).__enter__()
+    # Sessions that began at another address count where they continue.
+    with (
+        runtime.count("a", None),
+        runtime.count("a", None),
+        pytest.raises(TooManySessions, match="from one address: 2 open, 2 allowed"),
+    ):
+        runtime.visit("a", returns=True).__enter__()
 
     assert runtime.sessions_by_address == {}
 

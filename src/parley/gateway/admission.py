@@ -141,20 +141,19 @@ class Admission:
         """During the block, count a session of `address`, or of a key that has its own `limit`.
 
         Args:
-            returns: True if it resumes a session, which counts until it is taken over: such
-                connections have the same limit again.
+            returns: True if it resumes a session, which counts until it is taken over. Such
+                connections and sessions together may be twice as many.
 
         Raises:
             TooManySessions: the address (or the /64 of an IPv6 address) has reached its limit.
         """
         whose = "from one address" if limit is None else "with one key"
-        limit = limit or self._sessions_per_client
-        counts, caller = (
-            self._returning if returns else self.sessions_by_address,
-            network_of(address),
-        )
-        if counts[caller] >= limit:
-            raise errors.TooManySessions(counts[caller], limit, whose)
+        caller, limit = network_of(address), limit or self._sessions_per_client
+        counts, there = self.sessions_by_address, self.sessions_by_address[caller]
+        if returns:
+            counts, there, limit = self._returning, there + self._returning[caller], 2 * limit
+        if there >= limit:
+            raise errors.TooManySessions(there, limit, whose)
         with self._counted(counts, caller):
             yield
 
