@@ -78,7 +78,7 @@ default: they are about assistants, users, answers and manners alone."""
 
 
 _EARLIER = re.compile(
-    r"\s*(?:You are continuing an earlier conversation\. It went like this:"
+    r"(?:You are continuing an earlier conversation\. It went like this:"
     r"|你在继续之前的一次对话，内容如下：)\n(.*)\Z",
     re.DOTALL,
 )
@@ -106,7 +106,7 @@ def split_earlier(prompt: str) -> tuple[str, list[Line]]:
     # The oldest line may have lost its beginning.
     said = re.findall(r"^(User|Assistant): (.+)$", defused(found[1]), re.MULTILINE)
     lines = [Line("user" if who == "User" else "assistant", text) for who, text in said]
-    return prompt[: found.start()], lines
+    return prompt[: found.start()].rstrip(), lines
 
 
 def persona_of(system: str, *, is_bundled: bool) -> str:
