@@ -197,9 +197,11 @@ def named_voice(
     """What clients may name as `ref_audio_path`: `default`, a registered voice, or a file of the
     assets folder. The path in published examples is the default voice if there is no such file."""
     model, limit_s = settings.model, settings.limits.reference_audio_s
-    voice = None if name == "default" else registered(name)
-    if voice is None and settings.storage.assets_dir is not None:
-        voice = find_asset(settings.storage.assets_dir, name, limit_s=limit_s)
+    voice = None
+    if name != "default":
+        voice = registered(name)
+        if voice is None and settings.storage.assets_dir is not None:
+            voice = find_asset(settings.storage.assets_dir, name, limit_s=limit_s)
     if voice is None and name in ("default", PUBLISHED_VOICE):
         path = default_voice_path(model.default_voice, model.name)
         voice = read_voice(path, limit_s=limit_s)
