@@ -84,6 +84,11 @@ def copied(outcome: Outcome) -> Work:
     )
 
 
+def states(model: Cascade) -> list[Any]:
+    """What its two rows remember."""
+    return [row.state for row in model._conversations if row is not None]
+
+
 def sounds(outcomes: list[Outcome]) -> list[bytes]:
     return [outcome.samples.tobytes() for outcome in outcomes]
 
@@ -127,6 +132,27 @@ def test_from_every_point_it_continues_as_the_first(
         assert [one.facts() for one in rest] == [one.facts() for one in first[done:]]
         assert sounds(rest) == sounds(first[done:])
         done += len(step)
+
+
+@pytest.mark.parametrize("first_samples", [cascade_units.FIRST_SAMPLES, 1])
+def test_a_worker_that_follows_has_the_speech_that_the_first_one_has(first_samples, monkeypatch):
+    """It catches up after each second; an answer may start with less than a second."""
+    monkeypatch.setattr(cascade_units, "FIRST_SAMPLES", first_samples)
+    model = cascade()
+    cast = Cast(model)
+    pauses = 0
+    for step in units():
+        done = cast.play(0, step)
+        cast.play(1, [copied(outcome) for outcome in done])
+        cast.play(1, [Prefill(())])
+
+        first, second = states(model)
+        assert second.echo.tobytes() == first.echo.tobytes()
+        assert (second.telling is None) == (first.telling is None)
+        if first.telling is not None:
+            assert second.telling.waiting.tobytes() == first.telling.waiting.tobytes()
+            pauses += "" in dict(first.telling.clauses)
+    assert (pauses > 0) == (first_samples == 1)
 
 
 @pytest.mark.parametrize("seconds", [0, 3], ids=["no sound", "sound up to an interruption"])

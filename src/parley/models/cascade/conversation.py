@@ -27,7 +27,8 @@ class Telling:
     Args:
         draft: the text written so far.
         taken: number of characters of its text that were spoken or, without audio, shown.
-        clauses: spoken clauses, with their lengths in samples.
+        clauses: spoken clauses, with their lengths in samples; silence that was played because the
+            next clause was not ready is a clause without text.
         waiting: audio that has not been played yet (N,).
         played: number of samples that were played.
         is_promised: `waiting` is silence that stands for speech (`promises.py`).

@@ -50,7 +50,7 @@ class Promises:
 
     def _need(self, clauses: Clauses, start: int, stop: int) -> None:
         for text, begins, ends in _placed(clauses):
-            if begins < stop and start < ends and text not in self._needed:
+            if text and begins < stop and start < ends and text not in self._needed:
                 self._needed.append(text)
 
     @property
@@ -78,8 +78,10 @@ class Promises:
             echo_of(_cut(promise.clauses, self._waves, promise.start, promise.stop))
             for promise in state.promises
         ]
+        # Before the promised chunks there may be speech of an earlier replay.
         size = len(state.echo)
-        echo = np.concatenate((state.echo, *chunks))
+        before = state.echo[: max(0, size - sum(map(len, chunks)))]
+        echo = np.concatenate((before, *chunks))
         return replace(state, telling=telling, echo=echo[len(echo) - size :], promises=())
 
 

@@ -276,8 +276,10 @@ class AnswerJob(ModelJob):
     def _play(self, telling: Telling, *, speaks: bool) -> None:
         chunk, rest = telling.waiting[:UNIT_SAMPLES], telling.waiting[UNIT_SAMPLES:]
         is_last = telling.is_all_spoken and not len(rest)
-        if not is_last and len(chunk) < UNIT_SAMPLES and speaks:
-            chunk = np.concatenate((chunk, np.zeros(UNIT_SAMPLES - len(chunk), np.float32)))
+        missing = UNIT_SAMPLES - len(chunk)
+        if not is_last and missing and speaks:
+            chunk = np.concatenate((chunk, np.zeros(missing, np.float32)))
+            telling = replace(telling, clauses=(*telling.clauses, ("", missing)))
         # The text of a clause is sent with the second in which its audio starts.
         played = telling.played + len(chunk)
         begins, shown = 0, 0
