@@ -74,6 +74,8 @@ def test_unknown_names_are_reported_with_the_nearest_known_one_and_short_tokens(
     assert "PARLEY_QUEUE__MAXSIZE" in text
     assert "did you mean 'queue.max_size'?" in text
     assert len(heard) == 5
+    load(flags={"security": {"admin_token": "", "allowed_hosts": ["a.example"]}}, warn=heard.append)
+    assert "clients may be admins" in heard[-1]
 
 
 @pytest.mark.parametrize(

@@ -388,6 +388,8 @@ def test_origins(origin, host, allowed, passes):
         ("10.0.0.5", {"host": "localhost"}, False),
         ("10.0.0.5", {"host": "localhost", "x_forwarded_for": "127.0.0.1"}, False),
         ("127.0.0.1", {"host": "localhost", "x_forwarded_for": "10.0.0.5"}, False),
+        ("127.0.0.1", {"host": "localhost", "via": "1.1 proxy"}, False),
+        ("127.0.0.1", {"host": "localhost", "x_forwarded_proto": "https"}, False),
         ("127.0.0.1", {"host": "rebound.example"}, False),
         ("127.0.0.1", {"host": "localhost", "origin": "https://evil.example"}, False),
         ("127.0.0.1", {"host": "localhost", "origin": "https://listed.example"}, False),

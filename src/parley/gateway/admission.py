@@ -38,7 +38,10 @@ TURN_S: Final = 10.0
 TURNS: Final = 64
 """Number of requests of one caller that may wait."""
 
-FORWARDED_HEADERS = ("x-forwarded-for", "forwarded", "x-real-ip")
+FORWARDED_HEADERS = (
+    *("forwarded", "via", "x-real-ip"),
+    *(f"x-forwarded-{name}" for name in ("for", "host", "proto")),
+)
 
 
 class Admission:

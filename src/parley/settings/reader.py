@@ -67,6 +67,12 @@ def load(
             f"security.admin_token is shorter than {SHORTEST_TOKEN} characters and can be guessed: "
             "make a random one with `openssl rand -hex 32`"
         )
+    security = settings.security
+    if security.allowed_hosts and not (security.admin_token or security.trust_proxy):
+        warn(
+            "security.allowed_hosts is set, but neither security.admin_token nor "
+            "security.trust_proxy: behind a proxy on this machine, clients may be admins"
+        )
     return settings
 
 
