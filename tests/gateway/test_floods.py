@@ -418,7 +418,7 @@ ODD_HEADS = {
         200,
         "healthy",
     ),
-    "admin by nginx as it comes": (f"{ADMIN}/1.0\r\nHost: localhost\r\n", 401, "on this machine"),
+    "admin by a plain nginx": (f"{ADMIN}/1.0\r\nHost: localhost\r\n", 401, "on this machine"),
     "admin by nginx with its lines for WebSockets": (
         f"{ADMIN}/1.1\r\nHost: localhost\r\nConnection: upgrade, close\r\n",
         401,

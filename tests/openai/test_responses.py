@@ -529,6 +529,7 @@ async def test_what_a_response_repeats_of_its_request_is_whole_however_long():
 
     assert plain.json()["user"] == "A" * 2_000_000
     assert (streamed.status_code, "response.incomplete" in streamed.text) == (200, True)
+    assert streamed.headers["x-accel-buffering"] == "no"
     assert items[0]["content"] == content
 
 

@@ -34,7 +34,9 @@ class PiecesResponse(Response):
     def __init__(
         self, pieces: AsyncGenerator[bytes, None], *, media_type: str, metrics: Metrics
     ) -> None:
-        super().__init__(media_type=media_type, headers={"cache-control": "no-store"})
+        # Without it, nginx keeps an answer that it receives by HTTP/1.0 until its end.
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(media_type=media_type, headers=headers)
         del self.headers["content-length"]
         self._pieces = pieces
         self._metrics = metrics
