@@ -281,18 +281,27 @@ async def test_a_rotated_key_keeps_its_id_and_the_old_one_works_until_the_overla
     tmp_path: Path,
 ) -> None:
     clock = ManualClock()
-    keys = authenticator(clock, needs_key=True)
-    async with State(tmp_path / "state.db") as state:
-        await state.add_key(replace(a_key(), hash=hash_key("pk_one")))
-        await state.rotate_key("k_1", hash_key("pk_two"), clock.time() + 60)
-        keys.fill(await state.keys(), Fernet.generate_key())
+    keys, seal = authenticator(clock, needs_key=True), Fernet.generate_key()
+    shown: dict[str, str] = {}
 
     def works(key: str) -> bool:
         try:
-            return present(keys.identify({"x-api-key": key}).key).id == "k_1"
+            caller = keys.identify({"x-api-key": key})
         except Unauthorized:
             return False
+        # What was made with it may have leaked as well.
+        token = shown.setdefault(key, keys.session_token(caller, 7200, settings="{}"))
+        return present(keys.identify({}, token).key).id == present(caller.key).id == "k_1"
+
+    async with State(tmp_path / "state.db") as state:
+        await state.add_key(replace(a_key(), hash=hash_key("pk_one")))
+        keys.fill(await state.keys(), seal)
+        assert works("pk_one")
+        await state.rotate_key("k_1", hash_key("pk_two"), clock.time() + 60)
+        keys.fill(await state.keys(), seal)
 
     assert (works("pk_one"), works("pk_two"), keys.keys) == (True, True, 1)
     clock.advance(60)
     assert (works("pk_one"), works("pk_two"), keys.keys) == (False, True, 1)
+    with pytest.raises(Unauthorized):
+        keys.identify({}, shown["pk_one"])

@@ -230,7 +230,8 @@ class Authenticator:
         if caller.kind == "anonymous":
             return OPEN_PREFIX + self._sealed(facts)
         giver = caller.key.id if caller.key else self._admin_giver
-        return SESSION_PREFIX + self._sealed({**facts, "key": giver})
+        facts |= {"key": giver, "hash": caller.key.hash if caller.key else ""}
+        return SESSION_PREFIX + self._sealed(facts)
 
     def settings_of(self, headers: Mapping[str, str], token: str | None = None) -> str:
         """Initial settings of sessions opened with a token; "": none.
@@ -283,7 +284,8 @@ class Authenticator:
             return None
         given_by_admin = facts["key"] == self._admin_giver
         key = None if given_by_admin else self.find_key(str(facts["key"]))
-        if key is None and not given_by_admin:
+        # It ends with the key that it was made with, which may have leaked.
+        if not given_by_admin and (key is None or not self._opens(key, facts.get("hash"))):
             return None
         only_talks = facts.get("settings") is not None
         return Caller("key", key, is_session=True, only_talks=only_talks)
@@ -338,10 +340,12 @@ class Authenticator:
     def _shown_key(self, token: str) -> Key | None:
         shown = hash_key(token)
         key = self._by_hash.get(shown)
-        if key is None or not self._works(key):
-            return None
-        until_s = key.old_until_s if shown == key.old_hash else None
-        return key if until_s is None or self._clock.time() < until_s else None
+        return key if key and self._works(key) and self._opens(key, shown) else None
+
+    def _opens(self, key: Key, shown: object) -> bool:
+        """True if `shown` is the hash of the key, or of the previous one while that works."""
+        is_old = key.old_until_s is not None and self._clock.time() < key.old_until_s
+        return shown == key.hash or (is_old and shown == key.old_hash)
 
     def _works(self, key: Key) -> bool:
         is_expired = key.expires_s is not None and key.expires_s <= self._clock.time()
