@@ -341,7 +341,8 @@ class OriginForbidden(Refused):
     def __init__(self, origin: str) -> None:
         super().__init__(
             f"Pages from {origin[:80]} may not use this server. If they should, add this origin to "
-            "the setting security.allowed_origins."
+            "the setting security.allowed_origins; if they are its own, the proxy in front "
+            "of it must keep the Host header."
         )
 
 

@@ -80,15 +80,17 @@ async def test_a_session_id_in_use_is_refused_and_free_again_afterwards(gateway)
 @pytest.mark.usefixtures("worker")
 async def test_pages_of_other_sites_are_refused_before_the_upgrade(gateway):
     other_port = f"http://127.0.0.1:{gateway.gateway.port + 1}"
-    refused = [
-        await refusal_of(gateway.ws(PATHS["realtime"]), origin=origin)
-        for origin in ("https://evil.example", other_port, "null")
-    ]
+    with structlog.testing.capture_logs() as lines:
+        refused = [
+            await refusal_of(gateway.ws(PATHS["realtime"]), origin=origin)
+            for origin in ("https://evil.example", other_port, "null")
+        ]
     own: Any = f"http://127.0.0.1:{gateway.gateway.port}"
     async with connect(gateway.ws(PATHS["realtime"]), origin=own) as client:
         welcome = await hear(client)
 
     assert refused == [(403, "origin_forbidden")] * 3
+    assert [line["event"] for line in lines if "why" in line] == ["origin_forbidden"]
     assert welcome["type"] == "session.queue_done"
 
 

@@ -7,6 +7,7 @@ returns 429 with `Retry-After`, after which these clients retry by themselves.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import sqlite3
 from collections.abc import Mapping
@@ -27,6 +28,9 @@ from parley.gateway.metrics import Metrics
 from parley.protocol.openai import code_of
 
 log = logs.get(__name__)
+
+OF_A_PROXY: Final = ("host_forbidden", "origin_forbidden", "upgrade_required")
+"""Errors that a proxy may cause. They are logged: a page cannot read why its socket is refused."""
 
 CLIENT_CLOSED_STATUS: Final = 499
 """The client left before its answer."""
@@ -184,6 +188,7 @@ class Failures:
     def __init__(self, metrics: Metrics, files: WebFiles | None) -> None:
         self._metrics = metrics
         self._files = files
+        self._complaints = {code: logs.Complaints() for code in OF_A_PROXY}
 
     def answer(self, request: Request, error: Exception, *, is_there: bool = True) -> Response:
         """The response to a request that failed before its response started. `is_there`: True if
@@ -211,6 +216,7 @@ class Failures:
     def refusal(self, path: str, error: ParleyError) -> Response:
         """A refusal in the format for the clients of `path`."""
         self._metrics.error(error.code)
+        self._complain(error.code, str(error))
         return refusal(
             path,
             error.http_status,
@@ -219,6 +225,11 @@ class Failures:
             field=getattr(error, "field", None),
             retry_after_s=error.retry_after_s,
         )
+
+    def _complain(self, code: str, why: str) -> None:
+        found = self._complaints.get(code)
+        if found is not None and found.is_news(code, asyncio.get_running_loop().time()):
+            log.warning(code, why=why)
 
     def report(self, request: Request, error: Exception) -> None:
         """Log and count an error of the server."""
@@ -233,6 +244,7 @@ class Failures:
     def _answer_http(self, request: Request, error: HTTPException) -> Response:
         path, detail = request.url.path, str(error.detail)
         if error.status_code == 404 and request.method == "GET" and absent.is_socket(path):
+            self._complain("upgrade_required", absent.SOCKET)
             answer = refusal(path, 426, absent.SOCKET, "upgrade_required")
             answer.headers["upgrade"] = "websocket"
             return answer

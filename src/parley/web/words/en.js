@@ -155,7 +155,7 @@ export const en = {
   'state.idle': 'Tap to talk',
   'state.idle_video': 'Your camera turns on when you start',
   'state.connecting': 'Connecting…',
-  'state.retrying': 'The server does not answer. Trying again…',
+  'state.retrying': 'No connection to the server yet. Trying again…',
   'state.queued': 'Waiting for the server',
   'state.listening': 'Listening',
   'state.hearing': 'Hearing you',

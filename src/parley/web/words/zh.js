@@ -147,7 +147,7 @@ export const zh = {
   'state.idle': '点一下，开始说话',
   'state.idle_video': '开始后将打开摄像头',
   'state.connecting': '连接中…',
-  'state.retrying': '服务器没有响应，正在重试…',
+  'state.retrying': '尚未连上服务器，正在重试…',
   'state.queued': '正在等待服务器',
   'state.listening': '在听',
   'state.hearing': '听到你在说',
