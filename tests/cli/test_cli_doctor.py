@@ -41,7 +41,8 @@ def only(findings: Iterator[Finding], subject: str) -> Finding:
     ("what", "part", "text", "advice"),
     [
         ("readable key", "private key", "mode 0644", "chmod 600"),
-        ("other key", "certificate", "the key belongs to another certificate", ""),
+        ("other key", "certificate", "the key belongs to another certificate", "Both must be"),
+        ("passphrase", "certificate", "protected by a passphrase", "Keep a copy without it"),
         ("no key", "certificate", "key.pem is missing", ""),
     ],
 )
@@ -54,6 +55,8 @@ def test_an_unusable_pair_is_broken(
         key.chmod(0o644)
     elif what == "no key":
         key.unlink()
+    elif what == "passphrase":
+        key.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
     else:
         other = key.read_bytes()
         self_signed(tmp_path)

@@ -30,7 +30,7 @@ from parley.cli import flags
 from parley.cli.colour import paint, say
 from parley.client import sync
 from parley.errors import ParleyError, SetupError
-from parley.gateway.tls import ShownPair, invalid_today
+from parley.gateway.tls import ShownPair, check_key, invalid_today
 from parley.installation import install_command
 from parley.recording.layout import GB, free_bytes
 from parley.session_log.places import open_session_logs
@@ -233,9 +233,10 @@ def check_certificate(settings: Settings) -> Iterator[Finding]:
 
 def _validity(cert: Path, key: Path) -> Iterator[Finding]:
     try:
+        check_key(key)
         certificate = ShownPair().load(cert, key)
     except SetupError as error:
-        yield broken("certificate", str(error).removesuffix("."), RENEW)
+        yield broken("certificate", str(error).removesuffix("."), error.hint)
         return
     left = certificate.not_valid_after_utc - datetime.now(UTC)
     until = certificate.not_valid_after_utc.date().isoformat()

@@ -45,7 +45,7 @@ def ensure_certificate(cert: Path, key: Path, host: str = "") -> str | None:
     """
     why = "there was none"
     if cert.exists() and key.exists():
-        _check_key(key)
+        check_key(key)
         faults = _faults(cert, key)
         if faults is None:
             return None
@@ -144,7 +144,8 @@ class ShownPair:
         except (OSError, ValueError) as error:
             raise SetupError(
                 f"The certificate {cert} with the key {key} cannot be used: {_in_words(error)}.",
-                hint="Both must be PEM files that belong together; `parley doctor` looks at them.",
+                hint="Both must be PEM files that belong together; in a file with several "
+                "certificates, the server's own comes first.",
             ) from error
         self._certificate = new
         return new
@@ -158,7 +159,7 @@ def _in_words(error: OSError | ValueError) -> str:
     return str((isinstance(error, OSError) and error.strerror) or error)
 
 
-def _check_key(key: Path) -> None:
+def check_key(key: Path) -> None:
     """Refuse a file without a key, and a key with a passphrase, for which the server would have to
     ask."""
     try:
