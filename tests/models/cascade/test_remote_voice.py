@@ -30,7 +30,7 @@ from parley.engine.work import (
 )
 from parley.models.cascade import remote_voice, speech, units
 from parley.models.cascade.connection import Endpoint
-from parley.models.cascade.loader import answers_early, describe, find_speaker
+from parley.models.cascade.loader import answers_early, describe, find_speaker, name_of
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.remote_voice import RemoteSpeaker
 from parley.protocol.values import DuplexConfig
@@ -345,6 +345,14 @@ def test_a_key_is_sent_only_to_the_server_for_which_it_is(llm, key):
 def test_a_public_voice_is_not_asked_for_answers_that_may_be_dropped():
     assert not answers_early(ModelSettings(tts="https://voice.example/v1"))
     assert answers_early(ModelSettings(tts="http://localhost:8880/v1"))
+
+
+@pytest.mark.parametrize("part", ["llm", "asr", "tts"])
+def test_pages_promise_that_nothing_leaves_the_server_only_if_all_parts_are_its_own(part):
+    settings = ModelSettings()
+
+    assert name_of(settings) == "pocket"
+    assert name_of(settings.model_copy(update={part: "http://192.0.2.7/v1"})) == "cascade"
 
 
 @pytest.mark.parametrize(
