@@ -12,7 +12,11 @@ import pytest
 from packaging.requirements import Requirement
 
 from parley import installation
+from parley.errors import SetupError
 from parley.installation import DISTRIBUTION, EXTRA_OF, install_command
+from parley.session_log.redis_logs import RedisScripts
+from parley.settings.tree import TraceSettings
+from parley.tracing import Tracing
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -142,6 +146,7 @@ def test_every_extra_named_in_a_hint_brings_the_package() -> None:
     }
     named = {
         "huggingface_hub": "huggingface_hub",
+        "opentelemetry": "opentelemetry-sdk",
         "PIL": "pillow",
         "silero_vad": "silero-vad",
         "prometheus_client": "prometheus-client",
@@ -151,3 +156,18 @@ def test_every_extra_named_in_a_hint_brings_the_package() -> None:
 
     for module, extra in EXTRA_OF.items():
         assert named.get(module, module).lower() in extras[extra]
+
+
+def test_what_an_extra_is_for_names_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("redis.asyncio", "opentelemetry"):
+        monkeypatch.setitem(sys.modules, module, None)
+
+    with pytest.raises(SetupError) as without_redis:
+        RedisScripts("redis://localhost", "a setting")
+    with pytest.raises(SetupError) as without_otel:
+        Tracing.of(TraceSettings(otlp_endpoint="http://localhost:1"), "gateway")
+
+    assert install_command("redis") in without_redis.value.hint
+    assert install_command("otel") in without_otel.value.hint

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from parley import __version__
 from parley.errors import SetupError
+from parley.installation import install_command
 from parley.settings import TraceSettings
 
 TRACE_HEADER: Final = "traceparent"
@@ -103,7 +104,7 @@ class Tracing:
         if importlib.util.find_spec("opentelemetry") is None:
             raise SetupError(
                 "trace.otlp_endpoint is set, and OpenTelemetry is not installed.",
-                hint="Install parley with its extra 'otel', or unset it.",
+                hint=f"Install it with: {install_command('otel')}; or unset that.",
             )
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource

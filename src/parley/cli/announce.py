@@ -44,7 +44,10 @@ def allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
             soft = limit
     if 0 <= soft < 1024:
-        hint = "Each call takes two; raise the limit with `ulimit -Hn` or LimitNOFILE."
+        hint = (
+            "Each call takes two. Set LimitNOFILE=65536 (systemd), --ulimit nofile=65536 (Docker), "
+            "or nofile in /etc/security/limits.conf (logins)."
+        )
         log.warning("few_open_files_allowed", limit=soft, hint=hint)
 
 

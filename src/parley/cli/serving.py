@@ -114,7 +114,7 @@ class Serve:
                     raise SetupError(
                         "No worker could start.",
                         hint=f"The lines above say why ({self._given_up[-1]}). "
-                        "`parley doctor` checks this machine.",
+                        "`parley doctor`, with the same --model, checks this machine.",
                     )
             finally:
                 gateway.stop_now()

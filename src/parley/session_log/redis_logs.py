@@ -26,6 +26,7 @@ import msgspec
 
 from parley import logs
 from parley.errors import SetupError
+from parley.installation import install_command
 from parley.session_log.contract import (
     AppendResult,
     LogContents,
@@ -158,7 +159,7 @@ class RedisScripts:
         except ModuleNotFoundError:
             raise SetupError(
                 "The package 'redis' is not installed.",
-                hint=f"Install parley with its extra 'redis', or unset {setting}.",
+                hint=f"Install it with: {install_command('redis')}; or unset {setting}.",
             ) from None
         # With maintenance notifications on, the client does not check if an idle connection is
         # still open: after a restart of Redis, the first use of each would fail.
