@@ -70,6 +70,16 @@ def test_turns_are_answered_and_answers_interrupted_unless_the_client_declines(a
     assert (found.answers, found.interruption.mode != "off") == (is_done, is_done)
 
 
+@pytest.mark.parametrize("store", [None, True, False])
+def test_a_session_is_recorded_unless_it_declines(store):
+    session = changed(changed(store=store), instructions="I")
+
+    assert sessions.settings_of(session).setup.wants_recording is (store is not False)
+    assert "store" not in sessions.sent(session)
+    with pytest.raises(InvalidRequest, match="true or false"):
+        changed(store="no")
+
+
 def test_turn_detection_keeps_what_a_change_does_not_name_and_never_times_out():
     first = changed(audio={"input": {"turn_detection": {"threshold": 0.7}}})
     second = changed(

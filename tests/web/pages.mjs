@@ -55,6 +55,13 @@ export const pageScenarios = {
     await page.locator('.answer').getByText('Good morning').waitFor();
     await press('Disconnect');
     await got('close');
+    // A session that starts with something else than its settings gets them first: they decline recording.
+    await page.getByRole('radio', { name: /OpenAI Realtime/ }).click();
+    await press('Connect');
+    await press('Write a message');
+    await press('Send');
+    await got('session.updated');
+    await got('conversation.item.done');
     await page.getByRole('radio', { name: /Chat Completions/ }).click();
     await page.getByLabel('Instructions').fill('Be brief.');
     const code = page.locator('p-code pre');

@@ -27,9 +27,9 @@ TOLERATED: Final = frozenset(
 """Fields of a session that clients return unchanged, or that have no effect here."""
 FIELDS: Final = TOLERATED | {
     *("type", "output_modalities", "instructions", "tools", "tool_choice", "max_output_tokens"),
-    *("tracing", "truncation", "prompt", "include", "audio"),
+    *("tracing", "truncation", "prompt", "include", "audio", "store"),
 }
-TRANSCRIPTION_FIELDS: Final = TOLERATED | {"type", "include", "audio"}
+TRANSCRIPTION_FIELDS: Final = TOLERATED | {"type", "include", "audio", "store"}
 """Fields of a session that only transcribes."""
 INPUT_FIELDS: Final = frozenset({"format", "transcription", "noise_reduction", "turn_detection"})
 OUTPUT_FIELDS: Final = frozenset({"format", "voice", "speed"})

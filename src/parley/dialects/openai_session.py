@@ -75,6 +75,7 @@ def default_session(
         "truncation": "auto",
         "prompt": None,
         "include": None,
+        "store": True,
         "expires_at": int(expires_s),
         "audio": {
             "input": {
@@ -89,8 +90,10 @@ def default_session(
 
 
 def sent(session: dict[str, Any]) -> dict[str, Any]:
-    """The session as its client receives it: a transcription session has only an input."""
+    """The session as its client receives it: a transcription session has only an input. `store`,
+    which OpenAI's sessions lack, is not in it."""
     copied = copy.deepcopy(session)
+    del copied["store"]
     if session["type"] == "realtime":
         return copied
     sound = copied["audio"]["input"]
@@ -161,6 +164,10 @@ def merged(
     for name in ("tracing", "truncation", "include"):
         if name in changes:
             checked_part(changes[name], name, f"session.{name}")
+    if changes.get("store") is not None:
+        if not isinstance(changes["store"], bool):
+            raise refusal("session.store", "true or false", changes["store"])
+        new["store"] = changes["store"]
     if changes.get("prompt") is not None:
         raise InvalidRequest(
             "prompt is not supported: this server stores no prompts.", field="session.prompt"
@@ -310,6 +317,7 @@ def settings_of(session: dict[str, Any], *, can_choose: bool = False) -> Realtim
             system=(values.TextPart(instructions),),
             voice_name=None if is_own_voice(voice) else voice,
             wants_speech=speaks and not transcribes,
+            wants_recording=session["store"],
             vad=DEFAULT_VAD if detection is None else detection.vad,
             generation=values.Generation(max_new_tokens=limit or LIMIT_TOKENS),
             tools=offered_tools(

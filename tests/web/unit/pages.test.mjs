@@ -7,6 +7,7 @@ import { WORDS } from '../../../src/parley/web/elements/call/words.js';
 import { mayRecord, setRecord } from '../../../src/parley/web/elements/consent.js';
 import { recents, remember, rename } from '../../../src/parley/web/elements/recents.js';
 import { histogram, parseMetrics, quantile } from '../../../src/parley/web/pages/admin-metrics.js';
+import { DIALECTS } from '../../../src/parley/web/pages/playground/dialects.js';
 import { en as enAll } from '../../../src/parley/web/words/en.js';
 import { en as enAdmin } from '../../../src/parley/web/words/en-admin.js';
 import { en as enConsole } from '../../../src/parley/web/words/en-console.js';
@@ -234,4 +235,12 @@ test('a browser that stores nothing for a page has no chats and no other tabs', 
 
   assert.equal(await keepChat({ id: 'a', title: '', updatedAt: 0, messages: [] }), false);
   assert.deepEqual(await listChats(), []);
+});
+
+test('nothing that is tried in the playground is recorded', () => {
+  for (const { id, kind, messages } of DIALECTS) {
+    // Another message than the first starts no session, except in a chat.
+    const starting = messages('').filter(({ name }, at) => (kind === 'chat' ? name !== 'stop' : at === 0));
+    for (const { message } of starting) assert.match(JSON.stringify(message), /"(record|store)":false/, id);
+  }
 });

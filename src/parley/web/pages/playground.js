@@ -40,10 +40,10 @@ const answer = new Answer(rig);
 const method = h('b', { class: 'method' });
 const address = h('code', null);
 const dot = h('span', { class: 'dot' });
+const button = { class: 'button', type: 'button' };
 const connect = h('button', { class: 'button primary', type: 'button', onclick: () => press() });
 const speak = h('button', {
-  class: 'button',
-  type: 'button',
+  ...button,
   icon: 'mic',
   words: 'play.speak',
   'aria-pressed': 'false',
@@ -64,13 +64,7 @@ const editor = h('textarea', {
 });
 const obstacle = h('div', null);
 const wrong = h('p', { class: 'error small', role: 'alert', hidden: true });
-const sendButton = h('button', {
-  class: 'button',
-  type: 'button',
-  icon: 'send',
-  words: 'action.send',
-  onclick: () => void send(),
-});
+const sendButton = h('button', { ...button, icon: 'send', words: 'action.send', onclick: () => void send() });
 
 /** @param {Dialect} next */
 function choose(next) {
@@ -163,12 +157,17 @@ function press() {
   line.open(path);
 }
 
+/** Starts the session if it has not started. */
+const start = () => isReady || line.send(dialect.messages(instructions.value)[0].message);
+
 async function send() {
   const value = message();
   if (!value) return;
   // Browsers play audio only after a user's gesture.
   await rig.open();
   if (!dialect.isHttp) {
+    // A session of OpenAI Realtime starts with any message; the first one declines recording.
+    if (dialect.id === 'openai_realtime' && value.type !== 'session.update') start();
     line.send(value);
     return;
   }
@@ -186,7 +185,7 @@ async function listen() {
   if (why) return;
   isSpeaking = true;
   drawState();
-  if (!isReady) line.send(dialect.messages(instructions.value)[0].message);
+  start();
   const pack = dialect.sound();
   rig.capture(dialect.unitSamples, (audio) => {
     if (isReady && line.state === 'on') line.send(pack(audio));

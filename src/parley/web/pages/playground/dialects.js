@@ -26,6 +26,7 @@ import { makeSessionId } from '../../wire/address.js';
  */
 
 const SECOND = 16000;
+const HELLO = 'Hello! Who are you?';
 const noSound = () => () => ({});
 
 /**
@@ -93,12 +94,12 @@ export const DIALECTS = [
     isHttp: false,
     path: () => '/v1/realtime?model=any',
     messages: (instructions) => [
-      { name: 'begin', message: { type: 'session.update', session: { type: 'realtime', instructions } } },
+      { name: 'begin', message: { type: 'session.update', session: { type: 'realtime', instructions, store: false } } },
       {
         name: 'write',
         message: {
           type: 'conversation.item.create',
-          item: { type: 'message', role: 'user', content: [{ type: 'input_text', text: 'Hello! Who are you?' }] },
+          item: { type: 'message', role: 'user', content: [{ type: 'input_text', text: HELLO }] },
         },
       },
       {
@@ -121,7 +122,7 @@ export const DIALECTS = [
     unitSamples: SECOND / 10,
     sound: openaiSound,
     goodbye: null,
-    ready: 'session.created',
+    ready: 'session.updated',
     heard: ({ type, delta }) => (type === 'response.output_audio.delta' ? fromPcm16(delta) : null),
   },
   {
@@ -130,11 +131,8 @@ export const DIALECTS = [
     isHttp: false,
     path: () => `/ws/half_duplex/${makeSessionId('hdx_')}`,
     messages: (instructions) => [
-      {
-        name: 'begin',
-        message: { type: 'prepare', system_prompt: instructions, record: false, extensions: true },
-      },
-      { name: 'write', message: { type: 'input_text', text: 'Hello! Who are you?' } },
+      { name: 'begin', message: { type: 'prepare', system_prompt: instructions, record: false, extensions: true } },
+      { name: 'write', message: { type: 'input_text', text: HELLO } },
       { name: 'picture', message: { type: 'input_text', text: 'What is this?', images: ['$PICTURE'] } },
       { name: 'second', message: { type: 'audio_chunk', audio_base64: '$SILENCE' } },
       { name: 'end', message: { type: 'stop' } },
@@ -170,10 +168,10 @@ export const DIALECTS = [
     isHttp: false,
     path: () => '/ws/chat',
     messages: (instructions) => [
-      { name: 'ask', message: { messages: written(instructions, 'Hello! Who are you?'), record: false } },
+      { name: 'ask', message: { messages: written(instructions, HELLO), record: false } },
       {
         name: 'ask_spoken',
-        message: { messages: written(instructions, 'Hello! Who are you?'), tts: { enabled: true }, record: false },
+        message: { messages: written(instructions, HELLO), tts: { enabled: true }, record: false },
       },
       {
         name: 'ask_picture',
@@ -196,8 +194,8 @@ export const DIALECTS = [
     isHttp: true,
     path: () => '/v1/chat/completions',
     messages: (instructions) => [
-      { name: 'ask', message: { model: 'any', messages: written(instructions, 'Hello! Who are you?'), stream: true } },
-      { name: 'ask_whole', message: { model: 'any', messages: written(instructions, 'Hello! Who are you?') } },
+      { name: 'ask', message: { model: 'any', messages: written(instructions, HELLO), store: false, stream: true } },
+      { name: 'ask_whole', message: { model: 'any', messages: written(instructions, HELLO), store: false } },
       {
         name: 'ask_picture',
         message: {
@@ -207,6 +205,7 @@ export const DIALECTS = [
             { type: 'image_url', image_url: { url: PICTURE } },
             { type: 'text', text: 'What is this?' },
           ),
+          store: false,
         },
       },
     ],
@@ -222,8 +221,8 @@ export const DIALECTS = [
     isHttp: true,
     path: () => '/v1/responses',
     messages: (instructions) => [
-      { name: 'ask', message: { model: 'any', instructions, input: 'Hello! Who are you?', stream: true } },
-      { name: 'ask_whole', message: { model: 'any', instructions, input: 'Hello! Who are you?' } },
+      { name: 'ask', message: { model: 'any', instructions, input: HELLO, store: false, stream: true } },
+      { name: 'ask_whole', message: { model: 'any', instructions, input: HELLO, store: false } },
       {
         name: 'ask_picture',
         message: {
@@ -238,6 +237,7 @@ export const DIALECTS = [
               ],
             },
           ],
+          store: false,
         },
       },
     ],
