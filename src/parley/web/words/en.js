@@ -93,7 +93,7 @@ export const en = {
   'home.td_on_send': 'when you send',
   'home.privacy': 'What is stored',
   'home.privacy_1': 'Microphone and camera are on only during a conversation.',
-  'home.privacy_2': 'The server stores a conversation only with your permission.',
+  'home.privacy_2': 'The server keeps a conversation only with your permission.',
   'home.privacy_3': 'Chats and settings stay in this browser. Deleting a chat also deletes the server’s copy.',
   'home.tips': 'Good to know',
   'home.tips_1': 'Headphones keep the assistant from hearing itself.',
@@ -443,9 +443,12 @@ export const en = {
   'media.unsupported_fix': 'Use a current Chrome, Edge, Firefox or Safari. Written chat works here.',
   'media.denied_microphone': 'The microphone is not allowed here.',
   'media.denied_camera': 'The camera is not allowed here.',
-  'media.denied_chrome': 'Click the icon to the left of the address bar, allow it under “Permissions”, and try again.',
-  'media.denied_firefox': 'Click the crossed-out icon to the left of the address, remove the block, and try again.',
-  'media.denied_safari': 'In Safari’s menu choose “Settings for This Website”, allow it, and try again.',
+  'media.denied_chrome':
+    'Click the icon to the left of the address bar, allow it under “Permissions”, and try again. The system’s privacy settings can block it, too.',
+  'media.denied_firefox':
+    'Click the crossed-out icon to the left of the address, remove the block, and try again. The system’s privacy settings can block it, too.',
+  'media.denied_safari':
+    'In Safari’s menu choose “Settings for This Website”, allow it, and try again. The system’s privacy settings can block it, too.',
   'media.denied_ios': 'Tap “aA” in the address bar, then “Website Settings”, allow it, and try again.',
   'media.missing_microphone': 'No microphone was found.',
   'media.missing_camera': 'No camera was found.',
@@ -492,10 +495,10 @@ export const en = {
   'code.worker_busy': 'The server is busy right now.',
   'code.worker_busy_fix': 'Try again in a moment.',
   'code.worker_connect_failed': 'The machine chosen for you did not answer.',
-  'code.worker_connect_failed_fix': 'Try again: another one will be chosen.',
+  'code.worker_connect_failed_fix': 'Try again in a moment.',
   'code.app_disabled': 'This way to talk is switched off here.',
   'code.app_disabled_fix': 'Choose another one on the start page.',
-  'code.too_many_sessions': 'Too many conversations from your address are open.',
+  'code.too_many_sessions': 'Too many conversations from your address or with your key are open.',
   'code.too_many_sessions_fix': 'Close another tab and try again.',
   'code.rate_limited': 'Too many requests within a minute.',
   'code.rate_limited_fix': 'Wait a moment and try again.',
@@ -506,7 +509,7 @@ export const en = {
   'code.voice_unavailable': 'This server has no voice installed.',
   'code.voice_unavailable_fix': 'Switch the voice off in the settings to get answers in writing.',
   'code.worker_lost': 'The call was cut off on the server.',
-  'code.worker_lost_fix': 'Call again: another machine takes over.',
+  'code.worker_lost_fix': 'Call again in a moment.',
   'code.inference_error': 'The model could not finish.',
   'code.inference_error_fix': 'Call again; if it happens again, contact the operator.',
   'code.context_full': 'The conversation is too long for its memory.',
@@ -653,12 +656,13 @@ export const en = {
   'control.settings': 'Settings',
   'consent.title': 'Before you start',
   'consent.microphone':
-    'Your browser will ask for the microphone. Choose “Allow”: it is on only during a call, and the mute button closes it at any time.',
+    'Your browser will ask for the microphone. Choose “Allow”: it is on only during a call or while you record, and you can mute it at any time.',
   'consent.camera': 'For video it will also ask for the camera. You can turn it off at any time, or go without.',
   'consent.question': 'May this server keep your conversations, so that you can look at them again and share them?',
-  'consent.kept': 'They are kept until you delete them. You can change this in the settings of every page.',
+  'consent.kept':
+    'They are kept until you or the operator of this server delete them. You can change this in the settings of every page.',
   'consent.kept_days':
-    'They are deleted after {days} days, or when you delete them. You can change this in the settings of every page.',
+    'They are deleted when you delete them, and after {days} days unless the operator keeps one longer. You can change this in the settings of every page.',
   'consent.yes': 'Start and keep them',
   'consent.no': 'Start, keep nothing',
   'consent.go': 'Continue',
@@ -750,16 +754,16 @@ export const en = {
   'privacy.live_1_other':
     'Your voice, your camera’s pictures and what you write go to this server and to the models that its operator has connected to it, which may run elsewhere.',
   'privacy.live_2':
-    'Microphone and camera are on only during a call. While you are muted, the server and recordings receive silence.',
+    'Microphone and camera are on only during a call or while you record. While you are muted, the server and recordings receive silence.',
   'privacy.kept': 'What the server keeps',
   'privacy.kept_1':
-    'With your permission the server stores conversations: sound, pictures, text and times. Without it, nothing is stored. One switch, below, applies to calls and chats on every page.',
+    'With your permission the server stores conversations: sound, pictures, text and times. Without it, nothing is kept after the conversation. One switch, below, applies to calls and chats on every page.',
   'privacy.kept_never': 'This server is set up to keep nothing.',
-  'privacy.kept_forever': 'What is kept stays until you delete it.',
-  'privacy.kept_days': 'What is kept is deleted after {days} days.',
+  'privacy.kept_forever': 'What is kept stays until you or the operator of this server delete it.',
+  'privacy.kept_days': 'What is kept is deleted after {days} days, unless the operator keeps a conversation longer.',
   'privacy.browser': 'What your browser keeps',
   'privacy.browser_1':
-    'Your settings, your chats, and links to your recordings. They stay on this device and are not sent anywhere.',
+    'Your settings, your chats, and links to your recordings. They stay on this device; the server receives only what a call or a message needs.',
   'privacy.browser_2': 'A recording made in the browser is a file that only you have, unless you share it.',
   'privacy.shared': 'What you share',
   'privacy.shared_1':
