@@ -80,6 +80,12 @@ def test_an_unknown_verb_or_flag_is_a_usage_error(capsys: pytest.CaptureFixture[
             "variable PARLEY_TOKEN.\n",
         ),
         (PermissionError(13, "Permission denied", "/a"), 1, "error: Permission denied (/a).\n"),
+        (
+            RuntimeError("can't start new thread"),
+            1,
+            "error: The system has no room for another thread.\nhint: Raise a limit: `ulimit -u` "
+            "or `ulimit -v`, TasksMax or memory of the service, pids or memory of the container.\n",
+        ),
     ],
 )
 def test_an_error_is_a_sentence_a_hint_and_a_code(

@@ -191,6 +191,12 @@ def _root(
     """Options of all verbs; `main` handles `--debug` earlier."""
 
 
+_THREADS: Final = (
+    "Raise a limit: `ulimit -u` or `ulimit -v`, TasksMax or memory of the service, pids or memory "
+    "of the container."
+)
+
+
 def explain(
     error: Exception,
     *,
@@ -209,8 +215,11 @@ def explain(
         where = f" ({error.filename})" if error.filename else ""
         tell(f"{error.strerror}{where}.", "")
         return EXIT_RUNTIME
+    sentence = f"Unexpected error: {type(error).__name__}: {error}"
     hint = "" if wants_details else "Run it again with --debug for a traceback."
-    tell(f"Unexpected error: {type(error).__name__}: {error}", hint)
+    if str(error) == "can't start new thread":
+        sentence, hint = "The system has no room for another thread.", _THREADS
+    tell(sentence, hint)
     return EXIT_RUNTIME
 
 
