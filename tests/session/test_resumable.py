@@ -5,6 +5,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import uvloop
@@ -30,6 +31,7 @@ from parley.session.deadlines import RESUME
 from parley.session.log import OutputBounds, SessionLog
 from parley.session.outbox import OutputLimits
 from parley.session.resumable import RETURN_S, UNUSED_WINDOW_S, ResumableSocket, ResumeRefused
+from parley.session.socket import Disconnected
 from parley.session.tokens import REVOKED_LIMIT, ResumeTokens
 from parley.session_log import state_codec
 from parley.session_log.contract import (
@@ -307,6 +309,28 @@ async def test_a_client_that_says_goodbye_does_not_come_back(bench: Bench) -> No
         bench.socket.check(hash_of(token), 1)
     assert refused.value.reason == "expired"
     assert refused.value.why == "The client closed it with code 1000."
+
+
+@pytest.mark.parametrize("is_sending", [False, True])
+async def test_nothing_is_kept_for_a_client_that_left(is_sending: bool) -> None:
+    async with logged() as (bench, logs):
+        reading = asyncio.create_task(bench.socket.receive())
+        if is_sending:
+            # The delivery of a message notices it first.
+            left = AsyncMock(side_effect=Disconnected(1000))
+            bench.first.send = left  # type: ignore[method-assign]
+            await bench.socket.send(message("the end"))
+        else:
+            await bench.socket.send(message("the end"))
+            await sent_last(bench, "the end")
+            bench.first.leave()
+        with pytest.raises(Disconnected, match="1000"):
+            await reading
+        await bench.socket.close(1000, "done")
+        bench.socket.forget_session()
+
+        assert not bench.socket.has_last_words
+        assert logs.dropped
 
 
 async def test_last_words_wait_for_a_client_that_was_cut_off(bench: Bench) -> None:

@@ -158,6 +158,8 @@ class ResumableSocket:
         """True if another worker has continued the session."""
         self._remembered: dict[str, Any] | None = None
         """The session's last state; unused once it has ended."""
+        self._left: Disconnected | None = None
+        """How the client closed its connection, if it did so to end the session."""
         self._why_over = ""
         """The reason why no client can continue the session; "" while one can."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -192,7 +194,8 @@ class ResumableSocket:
 
     @property
     def has_last_words(self) -> bool:
-        is_kept = self.is_enabled and not self.has_left
+        """True if the session has ended and its client may return for the last messages."""
+        is_kept = self.is_enabled and not (self.has_left or self._why_over)
         return self._closing is not None and is_kept and not self._log.is_acknowledged
 
     # ---- the session's side ----------------------------------------------------------------
@@ -231,6 +234,8 @@ class ResumableSocket:
         while True:
             attached = self._attached
             if attached is None:
+                if self._left is not None:
+                    raise self._left
                 self._changed.clear()
                 await self._changed.wait()
                 continue
@@ -425,12 +430,15 @@ class ResumableSocket:
         except TimeoutError:
             return None
         except Disconnected as error:
-            if error.is_leaving and attached is self._attached:
-                self._refuse_from_now(f"The client closed it with code {error.code}.")
-                self._detach(attached)
-                raise
-            self._detach(attached, is_client_cut=error.code == CUT_CODE)
+            self._lose(attached, error)
             return None
+
+    def _lose(self, attached: _Attachment, error: Disconnected) -> None:
+        """The other side of a connection is gone."""
+        if error.is_leaving and attached is self._attached:
+            self._left = error
+            self._refuse_from_now(f"The client closed it with code {error.code}.")
+        self._detach(attached, is_client_cut=error.code == CUT_CODE)
 
     def _begin_delivery(self, attached: _Attachment, first: list[str], seq: int) -> None:
         attached.delivery = self._spawn(self._deliver(attached, first, seq))
@@ -467,7 +475,11 @@ class ResumableSocket:
                     self._is_confirmed = await attached.socket.close(*self._closing)
                     break
                 await self._news.wait()
-        except (Disconnected, TimeoutError):
+        except Disconnected as error:
+            if not error.is_leaving:
+                _log.info("client_cut_off", session_id=self.session_id, sent=seq)
+            self._lose(attached, error)
+        except TimeoutError:
             _log.info("client_cut_off", session_id=self.session_id, sent=seq)
             self._spawn(self._drop(attached.socket))
         except LogLate:

@@ -56,7 +56,8 @@ class GatewaySocket:
     async def send(self, frame: str | bytes) -> None:
         await self._connection.room()
         if not self._connection.is_open:
-            raise Disconnected
+            closed = self._connection.closed
+            raise Disconnected(closed.result().code if closed.done() else 1006)
         if isinstance(frame, bytes):
             self._connection.send_binary(frame)
         else:
