@@ -16,6 +16,8 @@ from parley.media.resample import resample
 from parley.protocol.kinds import Kind
 from parley.session import listener
 from parley.session.early import EarlyAnswer
+from parley.session.listening import QUIET
+from parley.turns import TurnJudges
 from parley.vad import UtteranceFinder, VadEvent
 from parley.views.half_duplex import HalfDuplexView
 
@@ -36,18 +38,65 @@ SEMANTIC_VAD = {"type": "semantic_vad", "eagerness": "high"}
 STARTED = "input_audio_buffer.speech_started"
 
 
-@pytest.mark.parametrize("is_hearing", [False, True], ids=["between", "meanwhile"])
-async def test_speech_that_is_cleared_is_no_turn(monkeypatch, is_hearing):
-    hears, clears = asyncio.Event(), asyncio.Event()
+STOPPED = "input_audio_buffer.speech_stopped"
+IS_HEARING = pytest.mark.parametrize("is_hearing", [False, True], ids=["between", "meanwhile"])
+
+
+def may_wait(monkeypatch: pytest.MonkeyPatch, is_hearing: bool) -> tuple[asyncio.Event, ...]:
+    """Events: the detector hears speech; it may continue (if `is_hearing`, it waits for that)."""
+    hears, continues = asyncio.Event(), asyncio.Event()
 
     async def find(finder: UtteranceFinder, pcm: Pcm) -> list[VadEvent]:
         found = finder.feed(pcm)
         if finder.is_speaking and is_hearing:
             hears.set()
-            await clears.wait()
+            await continues.wait()
         return found
 
     monkeypatch.setattr(listener, "find", find)
+    return hears, continues
+
+
+@IS_HEARING
+async def test_speech_during_which_the_client_takes_over_waits_for_its_commit(
+    monkeypatch, is_hearing
+):
+    hears, continues = may_wait(monkeypatch, is_hearing)
+    async with worker_harness(clock=ManualClock()) as harness:
+        talk = await talking(harness, SERVER_VAD)
+        feed(talk, sound(silence(0.3), speak(1.0)))
+        await (hears.wait() if is_hearing else talk.until(STARTED))
+        session = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+        talk.say({"type": "session.update", "session": session})
+        talk.say({"type": "input_audio_buffer.commit"})
+        await talk.drained()
+        continues.set()
+        await talk.until("input_audio_buffer.committed")
+        talk.say({"type": "response.create"})
+        answer = await talk.until("response.output_audio_transcript.done")
+
+    types = [each for each in talk.types if "buffer" in each]
+    assert types == [STARTED, STOPPED, "input_audio_buffer.committed"]
+    assert answer["transcript"].startswith("You spoke for 1.")
+
+
+async def test_positions_count_what_the_client_has_sent():
+    judges = TurnJudges(end_of_turn=lambda _: 0.5)
+    async with worker_harness(clock=ManualClock(), judges=judges) as harness:
+        talk = await talking(harness, SERVER_VAD)
+        feed(talk, sound(silence(0.3), speak(1.0), silence(0.4)))
+        # The client sends no more, and its silence is assumed.
+        await harness.pass_time(5.0, due=QUIET)
+        await talk.until(STOPPED)
+        feed(talk, sound(silence(0.3), speak(1.0)))
+        started = await talk.until(STARTED, 2)
+
+    assert started["audio_start_ms"] == pytest.approx(2000, abs=100)
+
+
+@IS_HEARING
+async def test_speech_that_is_cleared_is_no_turn(monkeypatch, is_hearing):
+    hears, clears = may_wait(monkeypatch, is_hearing)
     async with worker_harness(clock=ManualClock(), model=TalkingModel(answer=ANSWER)) as harness:
         talk = await talking(harness, SERVER_VAD)
         feed(talk, sound(silence(0.3), speak(1.0)))
@@ -59,9 +108,8 @@ async def test_speech_that_is_cleared_is_no_turn(monkeypatch, is_hearing):
         await talk.until("input_audio_buffer.committed")
 
     *cleared, _ = [each["type"] for each in talk.socket.sent if "buffer" in each["type"]]
-    stopped = "input_audio_buffer.speech_stopped"
-    assert sorted(cleared[:3]) == ["input_audio_buffer.cleared", STARTED, stopped]
-    assert cleared[3:] == [STARTED, stopped]
+    assert sorted(cleared[:3]) == ["input_audio_buffer.cleared", STARTED, STOPPED]
+    assert cleared[3:] == [STARTED, STOPPED]
 
 
 @pytest.mark.parametrize(("heard_s", "heard"), [(0.45, "one two three four five "), (0.0, None)])

@@ -113,7 +113,7 @@ class Interruptions:
         if self._task is not None:
             self._task.cancel()
         self._options = None
-        self._forget_heard()
+        self.forget()
         self._hear_no_more()
 
     def begin(self) -> None:
@@ -170,7 +170,7 @@ class Interruptions:
         """
         await self._idle.wait()
         spoken = tuple(self._heard) if self._speech_is_open else ()
-        self._forget_heard()
+        self.forget()
         self.is_watching = False
         return spoken
 
@@ -225,7 +225,8 @@ class Interruptions:
         while self._heard_s - self._heard[0].duration_s >= least_s:
             self._heard_s -= self._heard.popleft().duration_s
 
-    def _forget_heard(self) -> None:
+    def forget(self) -> None:
+        """Forget the audio that was heard during the answer."""
         self._heard.clear()
         self._heard_s = 0.0
         self._speech_is_open = self._is_interruption = False

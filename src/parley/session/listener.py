@@ -122,6 +122,8 @@ class TurnListener:
         """Total length of audio passed to the detector or the watch."""
         self._newest_s = session.clock.monotonic()
         """Time at which the newest audio that the detector has examined was spoken."""
+        self._added_samples = 0
+        """Length of the silence that the client did not send, and that may wait in `sounds`."""
         self._watched_samples = 0
         self._orders: deque[AudioCommitted | AudioCleared] = deque()
         """Requests of the client that wait for audio to be examined."""
@@ -131,6 +133,7 @@ class TurnListener:
         self._start = 0
         """Position in the total audio at which the finder's audio starts."""
         self._item_id = ""
+        self._speech_start = 0
         self._is_announced = False
         """True if the client was already notified that the speech in `_item_id` has started."""
         self._changed = asyncio.Event()
@@ -224,13 +227,27 @@ class TurnListener:
         self._changed.set()
 
     def detect(self, detection: TurnDetection | None) -> None:
-        """Change how turns are found; None: the client determines when one is complete."""
-        self._detection = detection
-        self._finder = None
+        """Change how turns are found; None: the client determines when one is complete. Speech that
+        is being heard ends, and its audio is examined again or waits for a commit."""
+        before, finder = self._detection, self._finder
+        self._detection, self._finder = detection, None
+        if before is not None and finder is not None and not self._is_hearing:
+            self._begin_again(before, finder)
         if detection is None:
             while self.sounds:
                 self._keep(self.sounds.take())
+            while self._orders and not self._is_hearing:
+                self._obey()
         self._changed.set()
+
+    def _begin_again(self, before: TurnDetection, finder: UtteranceFinder) -> None:
+        """The detection of turns was changed during speech."""
+        spoken = self._break_off(before, finder)
+        if spoken is not None and self._detection is None:
+            self.manual.put_back(spoken)
+        elif spoken is not None:
+            self.sounds.put_back(spoken)
+            self._heard_samples -= len(spoken)
 
     def _finder_of(self, detection: TurnDetection) -> UtteranceFinder:
         silence = self._judges.silence(detection.vad)
@@ -240,7 +257,8 @@ class TurnListener:
         """The deadline `QUIET` has passed: the user pauses, and the client has stopped sending
         audio."""
         if self._finder is not None and not self.interruptions.is_watching:
-            self._put(Pcm.silence(self._finder.missing_samples or 0, INPUT_RATE_HZ))
+            self._added_samples = self._finder.missing_samples or 0
+            self._put(Pcm.silence(self._added_samples, INPUT_RATE_HZ))
 
     def clear(self, order: AudioCleared) -> None:
         """Discard the audio that is not part of a turn yet. After a commit, and while the detector
@@ -255,15 +273,24 @@ class TurnListener:
 
     def _forget(self) -> None:
         self.sounds.clear()
+        self._added_samples = 0
         self.manual.clear()
+        self.interruptions.forget()
         if self._finder is not None and self._detection is not None:
-            ended = self._finder.end()
-            if ended is not None:
-                self._early.begin_turn()
-                self._runner.stop_early()
-                # Its client learns that the speech is over, and no turn follows.
-                self._found.append(replace(ended, utterance=None))
-                self._follow(self._detection, self._finder)
+            self._break_off(self._detection, self._finder)
+
+    def _break_off(self, detection: TurnDetection, finder: UtteranceFinder) -> Pcm | None:
+        """End the speech that is being heard: its client learns that it is over, and no turn
+        follows. Returns the speech."""
+        spoken, ended = finder.speech, finder.end()
+        if ended is not None:
+            self._early.begin_turn()
+            self._runner.stop_early()
+            self._found.append(replace(ended, utterance=None))
+            self._follow(detection, finder, is_last=True)
+        if self._is_announced:
+            self._announce_silence(self._heard_samples)
+        return spoken
 
     def commit(self, order: AudioCommitted) -> None:
         """The client declares its turn complete. If audio is waiting for the detector, this takes
@@ -272,7 +299,7 @@ class TurnListener:
         Raises:
             NothingToCommit: there is no audio.
         """
-        if self._detection is not None and (self.sounds or self._is_hearing):
+        if self._is_hearing or (self._detection is not None and self.sounds):
             self._orders.append(order)
         elif self._detection is not None:
             self._commit_open(order, self._detection)
@@ -452,6 +479,8 @@ class TurnListener:
         spoken = await self.interruptions.hand_over()
         await self._runner.settle()
         detection, finder = self._detection, self._finder
+        if detection is None:
+            self.manual.put_back(*spoken)
         if detection is None or finder is None:
             return
         finder.reset()
@@ -470,6 +499,8 @@ class TurnListener:
         finder, cold_start = self._finder, self._cold_start
         self._heard_samples += len(pcm)
         if finder is None:
+            if self._detection is None:
+                self.manual.put(pcm)
             return
         self._is_hearing = True
         try:
@@ -485,6 +516,14 @@ class TurnListener:
         self._newest_s = self._session.clock.monotonic() - self.sounds.waiting_s
         self._found.extend(found)
         self._follow(detection, finder)
+        # Positions count what the client has sent.
+        self._start -= self._added_samples
+        self._heard_samples -= self._added_samples
+        self._added_samples = 0
+        if finder is not self._finder:
+            self._begin_again(detection, finder)
+            self.detect(self._detection)
+            return
         if not cold_start.is_over:
             return
         if detection.answers and not cold_start.is_undecided and not self._is_busy:
@@ -502,9 +541,15 @@ class TurnListener:
             finder.bound(pause_start, *bounds)
             wait_for_silence(self._session, finder)
 
-    def _follow(self, detection: TurnDetection, finder: UtteranceFinder) -> None:
-        """Handle the detector's results; in a sequential listener, up to the next turn."""
-        while self._found and not self._is_busy:
+    def _follow(
+        self, detection: TurnDetection, finder: UtteranceFinder, *, is_last: bool = False
+    ) -> None:
+        """Handle the detector's results; in a sequential listener, up to the next turn.
+
+        Args:
+            is_last: True if they do not wait until a turn is answered.
+        """
+        while self._found and (is_last or not self._is_busy):
             match self._found.popleft():
                 case SpeechBegan(at_sample):
                     # Speech that continues when there are no more answers is not followed.
@@ -546,11 +591,12 @@ class TurnListener:
         self._start = self._heard_samples
 
     def _announce_speech(self, at_sample: int) -> None:
-        self._item_id = make_id("item")
+        self._item_id, self._speech_start = make_id("item"), at_sample
         self._session.emit(SpeechStarted(self._item_id, _ms(at_sample)))
 
     def _announce_silence(self, at_sample: int) -> None:
         self._is_announced = False
+        at_sample = max(at_sample, self._speech_start)
         self._session.emit(SpeechStopped(self._item_id, _ms(at_sample)))
 
 

@@ -369,6 +369,12 @@ class UtteranceFinder:
             needed *= (LONGEST_MS - spoken_ms) / (LONGEST_MS - LONG_MS)
         return now - self.pause_start >= needed
 
+    @property
+    def speech(self) -> Pcm | None:
+        """The open utterance up to now; None if there is none."""
+        start, now = self._speech_start, self._position + len(self._rest)
+        return None if start is None else self._cut(start, now, now).pcm
+
     def end(self) -> SpeechEnded | None:
         """End the open utterance at the current position; returns None if there is none."""
         start = self._speech_start
