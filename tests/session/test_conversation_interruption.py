@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.openai.talking_model import TalkingModel
+from tests.support.patience import HANG_S
 from tests.support.sessions import Talk, WorkerHarness, feed, feed_in_time, stranger, worker_harness
 from tests.support.timeline import silence, sound, speak
 
@@ -92,6 +93,37 @@ async def test_positions_count_what_the_client_has_sent():
         started = await talk.until(STARTED, 2)
 
     assert started["audio_start_ms"] == pytest.approx(2000, abs=100)
+
+
+async def test_an_answer_that_said_nothing_stays_an_item():
+    model = TalkingModel(answer=ANSWER, word_s=HANG_S)
+    async with worker_harness(clock=ManualClock(), model=model) as harness:
+        talk = await talking(harness)
+        for number in range(3):
+            asked = {"metadata": {"number": str(number)}}
+            talk.say({"type": "response.create", "response": asked})
+        await talk.until("error", 2)
+        created = await talk.until("response.created")
+        talk.say({"type": "response.cancel"})
+        done = await talk.until("response.done")
+        model.thinking.set()
+        (unsaid,) = done["response"]["output"]
+        part = {"type": "input_text", "text": "Go."}
+        asked = {"type": "message", "role": "user", "content": [part], "id": "asked"}
+        talk.say({"type": "conversation.item.create", "item": asked})
+        here = {"item_id": unsaid["id"], "content_index": 0, "audio_end_ms": 0}
+        talk.say({"type": "conversation.item.truncate", **here})
+        instead = {"item": {**asked, "id": "before"}, "previous_item_id": unsaid["id"]}
+        talk.say({"type": "conversation.item.create", **instead})
+        talk.say({"type": "response.create"})
+        await talk.until("response.done", 2)
+
+    assert created["response"]["metadata"] == {"number": "0"}
+    errors = [each["error"]["code"] for each in talk.socket.sent if each["type"] == "error"]
+    assert errors == ["conversation_already_has_active_response"] * 2
+    added = [each for each in talk.socket.sent if each["type"] == "conversation.item.added"]
+    previous = [each["previous_item_id"] for each in added]
+    assert previous == [None, unsaid["id"], unsaid["id"], "asked"]
 
 
 @IS_HEARING

@@ -315,7 +315,7 @@ class ConversationRunner:
     # ---- asking and cancelling -------------------------------------------------------------
 
     def _request(self, request: ResponseRequested) -> None:
-        if self._response is not None and not self._response.has_ended:
+        if self._requests or (self._response is not None and not self._response.has_ended):
             raise ResponseInProgress
         self._requests.append(request)
         self._asked.set()
@@ -585,7 +585,7 @@ class ConversationRunner:
         """Start an answer of which nothing was sent yet."""
         tools = self._setup.tools if request.tools is None else request.tools
         response = Response(turn, request, item, is_spoken, self._session.emit)
-        response.calls = AnswerCalls(response.emit, bool(tools), self._items.last_id)
+        response.calls = AnswerCalls(response.emit, bool(tools))
         return response
 
     async def _fill_and_stream(self, response: Response, before: list[ConversationItem]) -> None:
@@ -716,7 +716,6 @@ class ConversationRunner:
         delta = OutputDelta(response.index, text, sound, duration_ms=duration_ms)
         response.emit(delta, is_whole=is_last)
         response.index += 1
-        response.calls.last_id = response.item.item_id
 
     def _finish(
         self,
@@ -733,6 +732,10 @@ class ConversationRunner:
         self._listener.complete_answer()
         item = response.item
         is_apart = item not in self._items
+        response.is_unsaid = not (item.spoken or is_apart) and ending is not Ending.DONE
+        if response.is_unsaid and self._has_items:
+            # The client knows the item.
+            item.say("", 0.0)
         called = () if response.request.is_apart else response.calls.done
         completed = TurnCompleted(
             response.turn,
@@ -751,7 +754,5 @@ class ConversationRunner:
         )
         self._feed.append_calls(completed)
         self._emit(completed)
-        if not (item.spoken or is_apart) and ending is not Ending.DONE:
-            # Nothing of it was sent: it is as if it had never started.
-            response.is_unsaid = True
+        if response.is_unsaid and not self._has_items:
             self._do(entries.Removed(item.item_id))

@@ -41,13 +41,11 @@ class AnswerCalls:
 
     Args:
         emit: receives the events of the calls.
-        last_id: id of the item before the next call.
         done: complete calls, each with its item id in a conversation of items.
     """
 
     emit: Callable[[ServerEvent], None]
     is_offered: bool
-    last_id: str | None = None
     done: list[tuple[str, ToolCallPart]] = field(default_factory=list)
     _reader: ToolCallReader = field(default_factory=ToolCallReader)
     _index: int = -1
@@ -83,11 +81,7 @@ class AnswerCalls:
                     self._index += 1
                     self._name, self._call_id = name, make_id("call")
                     self._item_id = make_id("item")
-                    self.emit(
-                        ToolCallStarted(
-                            self._index, self._call_id, name, self._item_id, self.last_id
-                        )
-                    )
+                    self.emit(ToolCallStarted(self._index, self._call_id, name, self._item_id))
                 case CallArguments(text):
                     self.emit(ToolCallDelta(self._index, text))
                 case CallEnded(arguments):
@@ -102,4 +96,3 @@ class AnswerCalls:
         self.emit(ToolCallDone(self._index, call, is_complete))
         if is_complete:
             self.done.append((self._item_id, call))
-            self.last_id = self._item_id

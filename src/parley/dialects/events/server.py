@@ -178,14 +178,13 @@ class ToolCallStarted:
 
     Args:
         index: of the call in its answer.
-        item_id: id of its item; `previous_id` of the previous one.
+        item_id: id of its item.
     """
 
     index: int
     call_id: str
     name: str
     item_id: str
-    previous_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,8 @@ class ResponseEvents:
     _sound: OpenAIOutput = field(init=False)
     _output: list[dict[str, Any]] = field(default_factory=list)
     _message_place: int | None = None
+    _previous_id: str | None = None
+    """Id of the item before the message."""
     _call: CallSoFar | None = None
 
     def __post_init__(self) -> None:
@@ -66,8 +68,9 @@ class ResponseEvents:
             return []
         item = self._item("in_progress", [])
         self._message_place = len(self._output)
+        self._previous_id = self.items.place(self.started.previous_id)
         return [
-            *self._add_item(item, self.started.previous_id),
+            *self._add_item(item, self._previous_id),
             wire.ContentPartAdded(**self._place, part=self._part("")),
         ]
 
@@ -75,7 +78,7 @@ class ResponseEvents:
         place = len(self._output)
         self._output.append(item)
         if self.conversation_id is not None:
-            self.items.keep(item)
+            self.items.keep(item, previous_id)
         return [
             wire.OutputItemAdded(
                 response_id=self.started.response_id,
@@ -109,10 +112,9 @@ class ResponseEvents:
 
     def call(self, event: events.ToolCallStarted) -> list[msgspec.Struct]:
         part = ToolCallPart(name=event.name, arguments="", id=event.call_id)
-        self._call = CallSoFar(event.item_id, len(self._output), part, event.previous_id)
-        return self._add_item(
-            call_item(event.item_id, part, status="in_progress"), event.previous_id
-        )
+        previous_id = self.items.last_id
+        self._call = CallSoFar(event.item_id, len(self._output), part, previous_id)
+        return self._add_item(call_item(event.item_id, part, status="in_progress"), previous_id)
 
     def arguments(self, event: events.ToolCallDelta) -> list[msgspec.Struct]:
         """Further arguments of the call."""
@@ -190,7 +192,7 @@ class ResponseEvents:
         return [
             *closing,
             wire.ContentPartDone(**place, part=self._part(event.text)),
-            *self._item_done(index, item, self.started.previous_id),
+            *self._item_done(index, item, self._previous_id),
         ]
 
     @property

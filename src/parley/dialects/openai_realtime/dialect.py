@@ -303,12 +303,8 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         checked_part(response.get("metadata"), "metadata", "response.metadata")
         output = sessions.output_of(self._session, response)
         self._references += 1
-        # One is sent at a time, and one more may wait.
-        while len(self._asked) > 1:
-            self._asked.pop(next(iter(self._asked)))
-        self._asked[self._references] = {**response, "audio": {"output": output}}
         instructions = response.get("instructions")
-        return events.ResponseRequested(
+        request = events.ResponseRequested(
             reference=self._references,
             instructions=instructions if isinstance(instructions, str) else None,
             wants_speech=speaks,
@@ -318,6 +314,8 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             tools=self._response_tools(response),
             voice_name=_voice_name(self._session, output),
         )
+        self._asked[request.reference] = {**response, "audio": {"output": output}}
+        return request
 
     def _response_tools(self, response: dict[str, Any]) -> tuple[Tool, ...] | None:
         """The functions of one response; None: those of the session."""
@@ -346,6 +344,11 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         return "tool_choice" in self.context.abilities
 
     # ---- server → client -------------------------------------------------------------------
+
+    def encode(self, event: events.ServerEvent) -> Reply:
+        if isinstance(event, events.Failed) and isinstance(event.event, events.ResponseRequested):
+            self._asked.pop(event.event.reference, None)
+        return super().encode(event)
 
     def messages(self, event: events.ServerEvent) -> Sequence[msgspec.Struct]:
         match event:
@@ -390,13 +393,11 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     def _committed(self, event: events.InputCommitted) -> list[msgspec.Struct]:
         item = message_item(event.item_id, "user", [{"type": "input_audio", "transcript": None}])
-        self._items.keep(item)
-        fields: dict[str, Any] = {
-            "item": copy.deepcopy(item),
-            "previous_item_id": event.previous_id,
-        }
+        previous_id = self._items.place(event.previous_id)
+        self._items.keep(item, previous_id)
+        fields: dict[str, Any] = {"item": copy.deepcopy(item), "previous_item_id": previous_id}
         return [
-            wire.BufferCommitted(item_id=event.item_id, previous_item_id=event.previous_id),
+            wire.BufferCommitted(item_id=event.item_id, previous_item_id=previous_id),
             wire.ItemAdded(**fields),
             wire.ItemDone(**fields),
         ]

@@ -69,6 +69,10 @@ class ConversationItems:
         """Id of the last item of the conversation."""
         return next(reversed(self._items), None)
 
+    def place(self, previous_id: str | None) -> str | None:
+        """The item behind which a new one is added: this one; the last if it does not exist."""
+        return previous_id if previous_id in self._items else self.last_id
+
     def find(self, item_id: str) -> dict[str, Any]:
         """The item with this id.
 
