@@ -72,7 +72,7 @@ SERVER_EVENTS: tuple[events.ServerEvent, ...] = (
     events.InputCommitted("i1", Pcm(SOUND.samples[:100], 16_000), 900, "Look", (b"picture",)),
     events.InputCleared(),
     events.TurnTranscribed(0, "What?", "i1", 800),
-    events.TurnTranscribed(0, None, "i1", 800),
+    events.TurnTranscribed(0, None, "i5", 800),
     ANSWER,
     events.ToolCallStarted(0, "c1", "f", "i3"),
     events.ToolCallDelta(0, '{"a"'),

@@ -170,10 +170,14 @@ async def test_without_turn_detection_the_client_says_when():
 
 async def test_the_transcript_of_what_the_model_heard():
     async with talking() as (_, talk):
-        await talk.set(audio={"input": {"transcription": {"model": "gpt-4o-mini-transcribe"}}})
+        detection = {"type": "server_vad", "create_response": False}
+        model = {"model": "gpt-4o-mini-transcribe"}
+        await talk.set(audio={"input": {"transcription": model, "turn_detection": detection}})
         await talk.say()
-        done = await talk.until("conversation.item.input_audio_transcription.completed")
-        await talk.until("response.done")
+        await talk.until("input_audio_buffer.committed")
+        await talk.answer(conversation="none")
+        await talk.answer()
+        (done,) = (each for each in talk.events if each.type.endswith("transcription.completed"))
         await talk.connection.conversation.item.retrieve(item_id=done.item_id)
         item = await talk.until("conversation.item.retrieved")
 

@@ -100,8 +100,8 @@ async def test_an_answer_that_said_nothing_stays_an_item():
     async with worker_harness(clock=ManualClock(), model=model) as harness:
         talk = await talking(harness)
         for number in range(3):
-            asked = {"metadata": {"number": str(number)}}
-            talk.say({"type": "response.create", "response": asked})
+            metadata = {"number": str(number)}
+            talk.say({"type": "response.create", "response": {"metadata": metadata}})
         await talk.until("error", 2)
         created = await talk.until("response.created")
         talk.say({"type": "response.cancel"})
@@ -109,7 +109,7 @@ async def test_an_answer_that_said_nothing_stays_an_item():
         model.thinking.set()
         (unsaid,) = done["response"]["output"]
         part = {"type": "input_text", "text": "Go."}
-        asked = {"type": "message", "role": "user", "content": [part], "id": "asked"}
+        asked = dict[str, Any](type="message", role="user", content=[part], id="asked")
         talk.say({"type": "conversation.item.create", "item": asked})
         here = {"item_id": unsaid["id"], "content_index": 0, "audio_end_ms": 0}
         talk.say({"type": "conversation.item.truncate", **here})
