@@ -89,6 +89,22 @@ async def test_after_a_failure_behind_an_answer_the_context_is_filled_again() ->
     assert talk.filled == ["a", "1", "brought", "b"]
 
 
+async def test_a_client_may_change_the_past_while_an_answer_is_shortened() -> None:
+    talk = Filling()
+    await talk.fill("1")
+    talk.view.ends_with_answer.return_value = False
+
+    async def shorten(heard: str) -> bool:
+        talk.context.invalidate()
+        return True
+
+    talk.view.cut_answer.side_effect = shorten
+    talk.context.cut("1", "")
+
+    assert await talk.context.settle() is None
+    assert await talk.fill("2") == 0
+
+
 @pytest.mark.parametrize("has_calls", [True, False], ids=["calls behind it", "no way back"])
 async def test_an_answer_that_cannot_be_taken_back_alone(has_calls: bool) -> None:
     talk = Filling()

@@ -152,19 +152,21 @@ class ItemContext:
 
     async def _settle(self) -> str | None:
         is_cut, heard, self._cut = self._is_cut, self._cut, None
-        if not is_cut or heard is None or self._synced is None:
+        # The client may change older items meanwhile, which invalidates the context.
+        synced = self._synced
+        if not is_cut or heard is None or synced is None:
             return None
         try:
             if not await self._view.cut_answer(heard):
                 self.invalidate()
             elif not heard:
-                self._synced.pop()
+                synced.pop()
             return None
         except SlotLost:
             raise
         except InferenceFailed:
             _log.warning("answer_truncation_failed", exc_info=True)
-            lost = self._synced.pop()
+            lost = synced.pop()
             self.invalidate()
             return lost
 
