@@ -82,17 +82,36 @@ async def test_speech_during_which_the_client_takes_over_waits_for_its_commit(
 
 
 async def test_positions_count_what_the_client_has_sent():
-    judges = TurnJudges(end_of_turn=lambda _: 0.5)
+    judges = TurnJudges(end_of_turn=lambda _: 0.99)
     async with worker_harness(clock=ManualClock(), judges=judges) as harness:
         talk = await talking(harness, SERVER_VAD)
-        feed(talk, sound(silence(0.3), speak(1.0), silence(0.4)))
+        feed(talk, sound(silence(0.3), speak(1.0), silence(0.2)))
         # The client sends no more, and its silence is assumed.
         await harness.pass_time(5.0, due=QUIET)
         await talk.until(STOPPED)
         feed(talk, sound(silence(0.3), speak(1.0)))
         started = await talk.until(STARTED, 2)
 
-    assert started["audio_start_ms"] == pytest.approx(2000, abs=100)
+    assert started["audio_start_ms"] == pytest.approx(1800, abs=100)
+
+
+async def test_where_the_client_has_taken_over_speech_interrupts_nothing():
+    model = TalkingModel(answer="word " * 400, word_s=0.01)
+    async with worker_harness(clock=ManualClock(), model=model) as harness:
+        talk = await talking(harness, SERVER_VAD)
+        talk.say({"type": "response.create"})
+        await talk.until("response.output_audio.delta")
+        feed(talk, stranger(0.7))
+        session = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+        talk.say({"type": "session.update", "session": session})
+        await talk.until("session.updated", 2)
+        said = talk.types.count("response.output_audio.delta")
+        await talk.until("response.output_audio.delta", said + 5)
+        talk.say({"type": "response.cancel"})
+        done = await talk.until("response.done")
+
+    assert done["response"]["status_details"]["reason"] == "client_cancelled"
+    assert talk.types.count(STARTED) == talk.types.count(STOPPED)
 
 
 async def test_an_answer_that_said_nothing_stays_an_item():

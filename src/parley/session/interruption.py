@@ -102,7 +102,7 @@ class Interruptions:
             return False
         self.close()
         self._options = options
-        self.is_watching, self.is_armed = False, options.mode != "off"
+        self.is_armed = options.mode != "off"
         if self.is_armed:
             self._detector = InterruptionDetector(detectors(), options, judges)
             self._task = asyncio.create_task(self._listen(self._detector))
@@ -113,6 +113,7 @@ class Interruptions:
         if self._task is not None:
             self._task.cancel()
         self._options = None
+        self.is_watching = self.is_armed = False
         self.forget()
         self._hear_no_more()
 
@@ -169,10 +170,8 @@ class Interruptions:
         not interrupt. Until this returns, new audio must be passed to `hear`.
         """
         await self._idle.wait()
-        spoken = tuple(self._heard) if self._speech_is_open else ()
-        self.forget()
         self.is_watching = False
-        return spoken
+        return self.forget()
 
     # ---- the detector ------------------------------------------------------------------------
 
@@ -225,11 +224,13 @@ class Interruptions:
         while self._heard_s - self._heard[0].duration_s >= least_s:
             self._heard_s -= self._heard.popleft().duration_s
 
-    def forget(self) -> None:
-        """Forget the audio that was heard during the answer."""
+    def forget(self) -> tuple[Pcm, ...]:
+        """Forget the audio that was heard during the answer; returns the speech in it."""
+        spoken = tuple(self._heard) if self._speech_is_open else ()
         self._heard.clear()
         self._heard_s = 0.0
         self._speech_is_open = self._is_interruption = False
+        return spoken
 
     def _hear_no_more(self) -> None:
         self._detector = None

@@ -234,6 +234,8 @@ class TurnListener:
         if before is not None and finder is not None and not self._is_hearing:
             self._begin_again(before, finder)
         if detection is None:
+            self.manual.put_back(*self.interruptions.forget())
+            self.interruptions.close()
             while self.sounds:
                 self._keep(self.sounds.take())
             while self._orders and not self._is_hearing:
@@ -380,8 +382,11 @@ class TurnListener:
 
     def _be_interrupted(self, at_sample: int) -> None:
         if not self._is_sequential:
-            watched_from = self._heard_samples - self._watched_samples
-            self._announce_speech(watched_from + at_sample)
+            at_sample += self._heard_samples - self._watched_samples
+            if self._is_announced:
+                # It has interrupted an earlier answer, and still continues.
+                self._announce_silence(at_sample)
+            self._announce_speech(at_sample)
             self._is_announced = True
         self._runner.cut_by_speech()
         self._changed.set()
@@ -479,8 +484,6 @@ class TurnListener:
         spoken = await self.interruptions.hand_over()
         await self._runner.settle()
         detection, finder = self._detection, self._finder
-        if detection is None:
-            self.manual.put_back(*spoken)
         if detection is None or finder is None:
             return
         finder.reset()
