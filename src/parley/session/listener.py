@@ -133,7 +133,8 @@ class TurnListener:
         self._start = 0
         """Position in the total audio at which the finder's audio starts."""
         self._item_id = ""
-        self._speech_start = 0
+        self._speech_start: int | None = None
+        """Its position, until its end is announced."""
         self._is_announced = False
         """True if the client was already notified that the speech in `_item_id` has started."""
         self._changed = asyncio.Event()
@@ -181,6 +182,8 @@ class TurnListener:
         if detection is not None and remembered["finder"] is not None:
             self._finder = self._finder_of(detection)
             self._finder.restore(remembered["finder"])
+        is_open = self._finder is not None and self._finder.is_speaking
+        self._speech_start = 0 if is_open or self._is_announced or self._found else None
 
     # ---- what the client does --------------------------------------------------------------
 
@@ -259,8 +262,9 @@ class TurnListener:
         """The deadline `QUIET` has passed: the user pauses, and the client has stopped sending
         audio."""
         if self._finder is not None and not self.interruptions.is_watching:
-            self._added_samples = self._finder.missing_samples or 0
-            self._put(Pcm.silence(self._added_samples, INPUT_RATE_HZ))
+            missing = self._finder.missing_samples or 0
+            self._added_samples += missing
+            self._put(Pcm.silence(missing, INPUT_RATE_HZ))
 
     def clear(self, order: AudioCleared) -> None:
         """Discard the audio that is not part of a turn yet. After a commit, and while the detector
@@ -290,8 +294,7 @@ class TurnListener:
             self._runner.stop_early()
             self._found.append(replace(ended, utterance=None))
             self._follow(detection, finder, is_last=True)
-        if self._is_announced:
-            self._announce_silence(self._heard_samples)
+        self._announce_silence(self._heard_samples)
         return spoken
 
     def commit(self, order: AudioCommitted) -> None:
@@ -383,9 +386,12 @@ class TurnListener:
     def _be_interrupted(self, at_sample: int) -> None:
         if not self._is_sequential:
             at_sample += self._heard_samples - self._watched_samples
-            if self._is_announced:
-                # It has interrupted an earlier answer, and still continues.
-                self._announce_silence(at_sample)
+            finder = self._finder
+            if self._detection is not None and finder is not None and not self._is_hearing:
+                # Speech from before the answer is a turn of its own.
+                self._found.extend(filter(None, [finder.end()]))
+                self._follow(self._detection, finder, is_last=True)
+            self._announce_silence(at_sample)
             self._announce_speech(at_sample)
             self._is_announced = True
         self._runner.cut_by_speech()
@@ -598,9 +604,10 @@ class TurnListener:
         self._session.emit(SpeechStarted(self._item_id, _ms(at_sample)))
 
     def _announce_silence(self, at_sample: int) -> None:
-        self._is_announced = False
-        at_sample = max(at_sample, self._speech_start)
-        self._session.emit(SpeechStopped(self._item_id, _ms(at_sample)))
+        """Announce the end of speech, if that was not done yet."""
+        start, self._speech_start, self._is_announced = self._speech_start, None, False
+        if start is not None:
+            self._session.emit(SpeechStopped(self._item_id, _ms(max(at_sample, start))))
 
 
 def _ms(samples: int) -> int:

@@ -90,8 +90,6 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         self._references = 0
         self._asked: dict[int, dict[str, Any]] = {}
         self._telling: ResponseEvents | None = None
-        self._transcribed_ids: set[str] = set()
-        """Turns whose words were sent, or cannot be. A turn may be answered more than once."""
         self._answer_id: str | None = None
         """The item of the newest spoken answer."""
         self._heard_ms: int | None = None
@@ -407,10 +405,10 @@ class OpenAIRealtimeDialect(OpenAIDialect):
     def _transcribed(self, event: events.TurnTranscribed) -> list[msgspec.Struct]:
         if self._session["audio"]["input"]["transcription"] is None and not self._transcribes:
             return []
-        if event.item_id in self._transcribed_ids:
+        known = self._items.find(event.item_id) if event.item_id in self._items else None
+        if known is not None and known["content"][0].get("transcript") is not None:
+            # A turn may be answered more than once.
             return []
-        if event.text is None or event.is_final:
-            self._transcribed_ids.add(event.item_id)
         if event.text is None:
             why = event.error
             error = {
@@ -424,8 +422,8 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             return [
                 wire.TranscriptionDelta(item_id=event.item_id, content_index=0, delta=event.text)
             ]
-        if event.item_id in self._items:
-            self._items.find(event.item_id)["content"][0]["transcript"] = event.text
+        if known is not None:
+            known["content"][0]["transcript"] = event.text
         return [
             wire.TranscriptionCompleted(
                 item_id=event.item_id,
