@@ -7,15 +7,15 @@ import re
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import structlog
 import yaml
 from cryptography import x509
-from tests.support.gateways import running_gateway
+from tests.support.gateways import running_gateway, until
 from tests.support.patience import HANG_S
 from tests.support.programs import python, run, tool
 from tests.support.stand_in_worker import StandInWorker
@@ -180,43 +180,6 @@ def test_nginx_waits_for_an_answer_as_long_as_the_server_does(name):
     assert int(seconds) > Settings().queue.request_timeout_s
 
 
-def test_caddy_accepts_its_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    file = str(DEPLOY / "proxy/Caddyfile")
-    run(tool("caddy"), "validate", "--adapter", "caddyfile", "--config", file)
-
-
-async def test_caddy_logs_no_secret_of_a_request_that_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unused_tcp_port_factory: Callable[[], int]
-):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    port = unused_tcp_port_factory()
-    text = (DEPLOY / "proxy/Caddyfile").read_text().replace("{", "{ \n admin off \n", 1)
-    text = text.replace("voice.example", f"http://127.0.0.1:{port}").replace(":8006", ":1")
-    (tmp_path / "Caddyfile").write_text(text)
-    log = (tmp_path / "log").open("w+")
-    process = await asyncio.create_subprocess_exec(
-        *(tool("caddy"), "run", "--config", str(tmp_path / "Caddyfile")), stderr=log
-    )
-    try:
-        async with httpx.AsyncClient(headers={"x-api-key": "hidden"}, trust_env=False) as http:
-            while True:
-                with contextlib.suppress(httpx.ConnectError):
-                    url = f"http://127.0.0.1:{port}/s/sh_hidden?token=hidden"
-                    assert (await http.get(url)).status_code == 502
-                    break
-                assert process.returncode is None, log.read()
-                await asyncio.sleep(0.05)
-    finally:
-        process.terminate()
-        await process.wait()
-
-    logged = (tmp_path / "log").read_text()
-    log.close()
-    assert "connection refused" in logged
-    assert "hidden" not in logged
-
-
 def test_systemd_accepts_the_units():
     tool("systemd-analyze")
     units = sorted(str(unit) for unit in (DEPLOY / "systemd").glob("*.service"))
@@ -230,6 +193,17 @@ def test_systemd_accepts_the_units():
         if any(Path(unit).name in line for unit in units) and "is not executable" not in line
     ]
     assert complaints == []
+
+
+async def until_open(port: int, process: asyncio.subprocess.Process, log: Path) -> None:
+    async with asyncio.timeout(HANG_S):
+        while True:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                return
+            assert process.returncode is None, await asyncio.to_thread(log.read_text)
+            await asyncio.sleep(0.05)
 
 
 @contextlib.asynccontextmanager
@@ -280,14 +254,7 @@ async def nginx(
         tool("nginx"), "-c", str(tmp_path / "nginx.conf"), "-p", str(tmp_path)
     )
     try:
-        async with asyncio.timeout(HANG_S):
-            while True:
-                with contextlib.suppress(OSError):
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                    writer.close()
-                    break
-                assert process.returncode is None, (tmp_path / "error.log").read_text()
-                await asyncio.sleep(0.05)
+        await until_open(port, process, tmp_path / "error.log")
         yield
     finally:
         if process.returncode is None:
@@ -388,6 +355,71 @@ async def test_pages_sockets_and_cookies_below_a_path_that_nginx_takes_away(
     logged += (tmp_path / "error.log").read_text()
     assert made["key"] not in logged
     assert "c2VjcmV0" not in logged
+
+
+APACHE = """ServerRoot {folder}
+PidFile pid
+Mutex file:{folder}
+ErrorLog log
+User www-data
+Group www-data
+Listen 127.0.0.1:{port}
+"""
+MODULES = ("mpm_event", "authz_core", "proxy", "proxy_http", "headers", "setenvif")
+FORGED = {"X-Forwarded-For": "6.6.6.6"}
+COMMANDS = {
+    "apache.conf": ("apache2", "-DFOREGROUND", "-f"),
+    "haproxy.cfg": ("haproxy", "-f"),
+    "Caddyfile": ("caddy", "run", "--adapter", "caddyfile", "--config"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+async def test_a_call_and_a_failure_through_the_other_printed_files(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unused_tcp_port_factory: Any
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    port, program = unused_tcp_port_factory(), tool(COMMANDS[name][0])
+    text = (DEPLOY / "proxy" / name).read_text()
+    if name == "Caddyfile":
+        text = text.replace("{", "{\n admin off", 1)
+        text = text.replace("voice.example {", f"http://voice.example:{port} {{\n bind 127.0.0.1")
+    if name == "apache.conf":
+        modules = [
+            f"LoadModule {one}_module /usr/lib/apache2/modules/mod_{one}.so" for one in MODULES
+        ]
+        text = "\n".join([APACHE.format(folder=tmp_path, port=port), *modules, text])
+    text = re.sub(r"^ *SSL.*$", "", text.replace("*:443", f"127.0.0.1:{port}"), flags=re.MULTILINE)
+    text = re.sub(":443 ssl .*", f"127.0.0.1:{port}", text).replace("/dev/log", "stdout format raw")
+    text = text.replace("/var/log/apache2/parley.log", str(tmp_path / "log"))
+    secret = f"http://127.0.0.1:{port}/s/sh_hidden"
+    async with running_gateway(security=BEHIND) as gateway, StandInWorker(gateway.url):
+        text = text.replace("127.0.0.1:8006", f"127.0.0.1:{gateway.gateway.port}")
+        (tmp_path / name).write_text(text)
+        with (tmp_path / "log").open("a") as log:
+            process = await asyncio.create_subprocess_exec(
+                program, *COMMANDS[name][1:], str(tmp_path / name), stdout=log, stderr=log
+            )
+        try:
+            await until_open(port, process, tmp_path / "log")
+            with structlog.testing.capture_logs() as lines:
+                path = "/ws/duplex/omni_1?x=hidden"
+                async with call(port, path, additional_headers=FORGED) as socket:
+                    assert (await hear(socket))["type"] == "queue_done"
+                await until(lambda: any("client" in line for line in lines))
+            gateway.gateway.stop_now()
+            headers = {"Host": "voice.example", "x-api-key": "hidden", "Referer": secret}
+            async with httpx.AsyncClient(headers=headers) as http:
+                while (await http.get(f"{secret}?token=hidden")).status_code < 502:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        finally:
+            process.terminate()
+            await process.wait()
+
+    assert {line["client"] for line in lines if "client" in line} == {"127.0.0.1"}
+    logged = (tmp_path / "log").read_text()
+    assert re.search("/ws/duplex/omni_1|connection refused", logged)
+    assert "hidden" not in logged
 
 
 async def sign_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
