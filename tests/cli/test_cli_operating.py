@@ -264,4 +264,4 @@ async def test_without_the_right_a_hint_says_what_it_takes(gateway: Any, capsys:
 
     assert code == 1
     assert "needs a key with the role 'admin'" in err
-    assert "--token" in err
+    assert "a key with the necessary role, with --token" in err

@@ -15,7 +15,7 @@ from rich.table import Table
 from parley.cli import reach
 from parley.cli.flags import AsJson, declare, option
 from parley.client.access import Access, Unreachable, fields_of, refusal_of, unreachable
-from parley.errors import Unauthorized
+from parley.errors import Forbidden, Unauthorized
 
 TIMEOUT_S: Final = 30.0
 TABLE_COLUMNS: Final = 10_000
@@ -69,9 +69,9 @@ class RemoteServer:
         if answer.is_success and "csv" in answer.headers.get("content-type", ""):
             return answer.text
         refusal = refusal_of(access.url, answer)
-        if isinstance(refusal, Unauthorized):
-            raise NotAllowed(str(refusal))
-        if answer.status_code == 404 and listed_by and not isinstance(refusal, Unreachable):
+        if isinstance(refusal, Unauthorized | Forbidden):
+            refusal.hint = ADMIN_HINT
+        elif answer.status_code == 404 and listed_by and not isinstance(refusal, Unreachable):
             refusal.hint = f"`parley {listed_by}` lists them."
         raise refusal
 
