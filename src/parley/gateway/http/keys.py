@@ -188,7 +188,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         days: Annotated[int, Meta(ge=1, le=3660)] = 31,
         format: Literal["json", "csv"] = "json",
     ) -> UsageReport | Response:
-        """Usage of all keys by day, of ended sessions; also as CSV."""
+        """Usage of all keys by day, with that of running sessions; also as CSV."""
         rows = await report(days)
         return UsageReport(usage=rows) if format == "json" else as_csv(rows)
 
