@@ -108,6 +108,11 @@ def test_a_checkpoint_folder_is_recognised_by_its_config(tmp_path):
     for wrong in (tmp_path, tmp_path / "mistyped"):
         with pytest.raises(SetupError, match="is not the folder of a checkpoint"):
             models.resolve(str(wrong))
+    (tmp_path / "model.gguf").touch()
+    for wrong in (tmp_path, tmp_path / "model.gguf"):
+        with pytest.raises(SetupError) as refused:
+            models.resolve(str(wrong))
+        assert "--model llamacpp-omni" in refused.value.hint
 
 
 def test_a_hub_id_is_the_real_model():

@@ -51,4 +51,4 @@ def test_the_server_does_not_begin_without_them(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert "The pocket model's weights are not at nowhere." in done.stderr
-    assert "parley-pocket-data" in done.stderr
+    assert "unset model.parts" in done.stderr

@@ -35,7 +35,8 @@ log = logs.get(__name__)
 @flags.sets(
     *("worker.gateway_url", "worker.gateway_fingerprint", "worker.gateway_ca", "worker.http"),
     *("worker.port", "worker.host", "worker.advertise_url", "worker.index", "model.name"),
-    *("model.slots", "model.device", "model.compile", "worker.vad", "limits.pause_s"),
+    *("model.slots", "model.device", "model.compile", "model.llm", "model.llm_model", "model.asr"),
+    *("model.tts", "worker.vad", "limits.pause_s"),
     *("storage.data_dir", "worker.drain_timeout_s", "log.level", "log.format"),
 )
 def worker(read: flags.Reader) -> None:

@@ -135,10 +135,10 @@ def _model_of(folder: Path) -> str:
     try:
         model_type = json.loads(config.read_text(encoding="utf-8")).get("model_type")
     except (OSError, ValueError, AttributeError) as error:
-        raise SetupError(
-            f"{folder} is not the folder of a checkpoint.",
-            hint="It should be a folder with a config.json and the weights next to it.",
-        ) from error
+        hint = "It should be a folder with a config.json and the weights next to it."
+        if folder.suffix == ".gguf" or any(folder.glob("*.gguf")):
+            hint = "llama.cpp-omni serves GGUF files: start its server; --model llamacpp-omni:URL."
+        raise SetupError(f"{folder} is not the folder of a checkpoint.", hint=hint) from error
     if model_type not in _BY_MODEL_TYPE:
         raise SetupError(
             f"{config} has the model_type {model_type!r}, which is not known here.",

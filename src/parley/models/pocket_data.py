@@ -36,7 +36,8 @@ def folder(settings: ModelSettings) -> Path | None:
     if found is None:
         raise SetupError("The pocket model's weights are not installed.", hint=WHERE)
     if not (found / INDEX).is_file():
-        raise SetupError(f"The pocket model's weights are not at {found}.", hint=WHERE)
+        hint = WHERE if settings.parts is None else "Correct or unset model.parts."
+        raise SetupError(f"The pocket model's weights are not at {found}.", hint=hint)
     return found
 
 

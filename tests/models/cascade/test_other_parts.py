@@ -197,6 +197,8 @@ def test_the_doctor_says_what_is_missing_and_what_fits(tmp_path: Path, monkeypat
         "There is no 'localhost:11434'; an address starts with http:// or https://.",
         "A worker takes about 1.0 GB of memory; 0.5 GB are free.",
     )
+    nameless = loader.describe(ModelSettings(name="cascade", tts="nova"))
+    assert "There is no 'nova'; an address starts with http:// or https://." in nameless.problems
 
 
 def test_the_doctor_finds_what_a_start_would_refuse(monkeypatch):

@@ -103,8 +103,10 @@ def describe(settings: ModelSettings) -> ModelPlan:
                 f"{name} needs the package {PACKAGES[package]}, which is not installed."
             )
     for name in (settings.llm, settings.asr, settings.tts):
-        may_be_id = is_address(name) or re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name)
-        if not may_be_id and not Path(name).expanduser().exists():
+        # A voice has no hub id.
+        may_be_id = name != settings.tts and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name)
+        is_known = name == "own" or is_address(name) or may_be_id
+        if not is_known and not Path(name).expanduser().exists():
             problems.append(f"There is no '{name}'; an address starts with http:// or https://.")
     needed, there = needed_bytes(settings), available_bytes()
     if there is not None:
