@@ -310,3 +310,19 @@ def test_a_client_that_was_silent_for_long_may_not_send_all_of_it_together() -> 
         arrivals.is_late(1.0)
 
     assert LATE_LIMIT_S <= arrivals.backlog_s <= LATE_LIMIT_S + 10.0
+
+
+@pytest.mark.parametrize(("restored_s", "may_wait"), [(0.0, False), (4.0, True)])
+def test_new_audio_does_not_push_out_what_waited_at_another_worker(restored_s, may_wait) -> None:
+    """A client that talks on in real time."""
+    clock = ManualClock()
+    arrivals = Arrivals(clock)
+    arrivals.restored_s = restored_s
+    arrivals.end_gap(60.0)
+    waiting_s = []
+    for _ in range(3):
+        arrivals.is_late(1.0)
+        clock.advance(1.02)
+        waiting_s.append(arrivals.backlog_s)
+
+    assert [each >= restored_s > 0 for each in waiting_s] == [may_wait] * 3

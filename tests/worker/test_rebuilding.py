@@ -35,6 +35,7 @@ from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock
 from parley.dialects.events import (
+    AudioInput,
     InputCommitted,
     SessionEnded,
     TurnCompleted,
@@ -648,11 +649,13 @@ async def test_a_unit_that_is_due_again_keeps_its_pictures(harness: WorkerHarnes
     _, logs = await whole_talk(harness, "duplex")
     state = state_codec.joined(logs.taken[3].state)
     state["runner"] |= {"frames": (JPEG,), "must_go_back": True, "unsent_units": 2, "failures": 1}
+    state["runner"]["pending"] = [AudioInput(sound(silence(1.0)))] * 3
     _, changed = state_codec.parts(state, {})
 
     asking = await asked(harness, "duplex", dataclasses.replace(logs.taken[3], state=changed))
     (session,) = harness._lives()
     assert_restored(state, session._remembered())
+    assert session.arrivals.restored_s == len(state["runner"]["pending"]) == 3
     session.end(SessionEnded("stopped"))
     await asking.holding
 

@@ -395,7 +395,9 @@ class DuplexRunner:
         self._units, self._failures = remembered["units"], remembered["failures"]
         self._last_tokens = remembered["last_tokens"]
         self._frames, self._written = remembered["frames"], remembered["written"]
-        self._mailbox.restore(remembered["pending"], now_s)
+        pending = remembered["pending"]
+        self._mailbox.restore(pending, now_s)
+        self._session.arrivals.restored_s = sum(one.pcm.duration_s for one in pending)
         self._mailbox.forces_listen = remembered["forces_listen"]
         self._mailbox.partial = remembered["waiting"]
         self._must_go_back = remembered["must_go_back"]
