@@ -122,19 +122,26 @@ async def test_a_database_of_any_older_version_is_migrated_with_its_rows(tmp_pat
     assert (now, path.stat().st_mode & 0o077) == (len(MIGRATIONS), 0)
 
 
-@pytest.mark.parametrize("why", ["unable to open", "its disk is full", "state.db belongs to ano"])
+@pytest.mark.parametrize(
+    "why", ["unable to open", "its disk is full", "state.db belongs to ano", "state.db is locked"]
+)
 async def test_a_database_that_cannot_be_opened_is_a_set_up_error(tmp_path, monkeypatch, why):
     monkeypatch.setattr(state_module, "free_bytes", lambda _: 0 if "full" in why else 2 << 20)
     user = os.geteuid() + ("belongs" in why)
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    (tmp_path / "state.db").mkdir()
-
-    with pytest.raises(SetupError, match=f"cannot be used to keep state: {why}") as caught:
-        async with State(tmp_path / "state.db"):
-            pass
+    monkeypatch.setattr(state_module, "BUSY_S", 0.0)
+    path = tmp_path / "state.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        if "locked" not in why:
+            path.unlink()
+            path.mkdir()
+        with pytest.raises(SetupError, match=f"cannot be used to keep state: {why}") as caught:
+            async with State(path):
+                pass
 
     assert "storage.data_dir" in caught.value.hint
-    assert isinstance(caught.value, SetupPostponed) is (why == "its disk is full")
+    assert isinstance(caught.value, SetupPostponed) is (why.endswith(("full", "locked")))
 
 
 async def test_a_gateway_waits_while_another_process_has_the_database_for_itself(tmp_path):

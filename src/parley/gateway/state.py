@@ -614,6 +614,8 @@ def _cannot_write(path: Path, error: Exception) -> SetupError:
         path.parent.is_dir() and free_bytes(path) < 1 << 20
     ):
         why, kind = "its disk is full", SetupPostponed
+    elif getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+        why, kind = f"{path.name} is locked, or its storage has no file locks", SetupPostponed
     return kind(
         f"{path.parent} cannot be used to keep state: {why}.",
         hint="Free some space if it is full, or choose a folder that this user may write, with "
