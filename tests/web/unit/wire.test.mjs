@@ -584,10 +584,13 @@ test('stopping waits for the answer, but not longer than two seconds', () => {
   assert.equal(sockets[0].closedWith, 1000);
 });
 
-test('the login page of a network is no answer of the server', async (t) => {
-  const answers = [new Response('<html>', { headers: { 'content-type': 'text/html' } }), Response.json({ idle: 1 })];
+test('the login page of a network is no answer of the server, and a proxy may refuse a large body', async (t) => {
+  const headers = { 'content-type': 'text/html' };
+  const answers = [413, 200].map((status) => new Response('<html>', { headers, status }));
+  answers.push(Response.json({ idle: 1 }));
   t.mock.method(globalThis, 'fetch', async () => answers.shift());
   const ask = () => request('/status', { base: 'https://a.test' });
+  await assert.rejects(ask, { code: 'too_large' });
   await assert.rejects(ask, { code: 'offline' });
   assert.deepEqual(await ask(), { idle: 1 });
 });

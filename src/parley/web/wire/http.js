@@ -41,7 +41,9 @@ export async function request(path, { token, base, ...init } = {}) {
   const body = isJson ? await response.json().catch(() => null) : null;
   if (!response.ok) {
     const detail = typeof body?.detail === 'string' ? body.detail : response.statusText;
-    throw new HttpError(response.status, body?.code ?? String(response.status), detail);
+    // A proxy refuses large bodies, too, in its own words.
+    const code = response.status === 413 ? 'too_large' : String(response.status);
+    throw new HttpError(response.status, body?.code ?? code, detail);
   }
   return body;
 }
