@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tests.support.patience import HANG_S
 from tests.support.transcripts import Conversation, Line, find
 
 from parley.client import ChatClient, DuplexClient, HalfDuplexClient, RealtimeClient, Server
-from parley.client.access import ConnectionLost, RemoteError, Unreachable, as_error
+from parley.client.access import ConnectionLost, RemoteError, Unreachable, as_error, unreachable
 from parley.client.events import (
     Answer,
     Assigned,
@@ -469,6 +470,10 @@ async def test_a_certificate_is_checked_unless_trusted_or_told_not_to(tmp_path: 
 
     assert "--ca" in caught.value.hint
     assert trusted.text == unchecked.text == "A grey square."
+    other = ssl.SSLCertVerificationError("")
+    other.verify_code, other.verify_message = 62, "Hostname mismatch"
+    # Trusting a certificate gives it no other name.
+    assert "--ca" not in unreachable(server.url, other).hint
 
 
 @contextlib.asynccontextmanager

@@ -30,6 +30,12 @@ CERTIFICATE_HINT: Final = (
     "For a self-signed certificate, pass it with ca='certs/cert.pem' (--ca), "
     "or disable the check with insecure=True (--insecure)."
 )
+UNKNOWN_ISSUER: Final = (18, 19, 20, 21)
+"""OpenSSL's codes for certificates that are valid once they, or their issuers, are trusted."""
+INVALID_HINT: Final = (
+    "Use a name or address that the certificate has, or have it replaced if it is expired; "
+    "insecure=True (--insecure) disables the check."
+)
 RUNNING_HINT: Final = (
     "Check that the server is running and the port is right. A server started with --http "
     "answers http:// only, any other https:// only."
@@ -78,7 +84,8 @@ def unreachable(url: str, error: Exception) -> Unreachable:
     match cause:
         case ssl.SSLCertVerificationError():
             why = f"its certificate is not trusted ({cause.verify_message})."
-            return Unreachable(url, why, hint=CERTIFICATE_HINT)
+            is_unknown = cause.verify_code in UNKNOWN_ISSUER
+            return Unreachable(url, why, hint=CERTIFICATE_HINT if is_unknown else INVALID_HINT)
         case ssl.SSLError():
             why = f"no TLS there ({(cause.reason or str(cause)).replace('_', ' ').lower()})."
             return Unreachable(url, why, hint=RUNNING_HINT)
