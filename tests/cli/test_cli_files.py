@@ -37,7 +37,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["chat", "x", "--audio", "words.txt"], "words.txt: The audio has an unknown format."),
         (["chat", "x", "--audio", "nothing.wav"], "nothing.wav: The file contains no sound."),
         (["chat", "x", "--voice", "words.txt"], "words.txt: The audio is not a WAV file."),
-        (["chat", "x", "--voice", "long.wav"], "long.wav: The audio is too large: 61 s"),
+        (["chat", "x", "--voice", "long.wav"], "limit is 60 s.\nhint: Use a shorter part"),
         (["chat", "x", "--save", "no/where.wav"], "does not exist."),
         (["talk", "--file", "empty"], "empty: The file is empty."),
         (["talk", "--file", "nothing.wav"], "nothing.wav: The file contains no sound."),

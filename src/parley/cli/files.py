@@ -15,7 +15,7 @@ from typing import Final
 import soundfile
 
 from parley.cli.screen import Screen
-from parley.errors import BadInput, SetupError
+from parley.errors import BadInput, SetupError, TooLarge
 from parley.media import wav
 from parley.media.pcm import Pcm
 from parley.media.sound import decode_sound
@@ -63,6 +63,7 @@ def _sound(path: Path, read: Callable[[], Pcm], hint: str) -> Pcm:
     try:
         pcm = read()
     except BadInput as error:
+        hint = "Use a shorter part of it." if isinstance(error, TooLarge) else hint
         raise SetupError(f"{path}: {error}", hint=hint) from None
     if len(pcm) == 0:
         raise SetupError(f"{path}: The file contains no sound.")
