@@ -13,8 +13,14 @@ NO_WEBRTC: Final = (
 
 INSTEAD: Final[tuple[tuple[str, str], ...]] = (
     ("/v1/realtime/calls", NO_WEBRTC.format("/v1/realtime")),
-    ("/v1/realtime/sessions", "Use POST /v1/realtime/client_secrets."),
-    ("/v1/realtime/transcription_sessions", "Use POST /v1/realtime/client_secrets."),
+    (
+        "/v1/realtime/sessions",
+        'Use POST /v1/realtime/client_secrets, with the settings in "session".',
+    ),
+    (
+        "/v1/realtime/transcription_sessions",
+        'Use POST /v1/realtime/client_secrets, with "session": {"type": "transcription", …}.',
+    ),
     ("/v1/realtime", NO_WEBRTC.format("/v1/realtime")),
     ("/v1/live/", NO_WEBRTC.format("/v1/live/sessions")),
     ("/v1/completions", "Use /v1/chat/completions or /v1/responses."),
