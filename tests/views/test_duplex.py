@@ -227,6 +227,21 @@ async def test_a_unit_that_fails_is_as_if_it_had_not_been(stage):
         assert result.text == "You spoke for 1.0 seconds at -13 dB."
 
 
+@pytest.mark.parametrize("stage", [Stage.DECODE, Stage.FINALIZE])
+async def test_units_follow_an_answer_whose_shortening_failed(stage):
+    model = Faulty(Parrot(1))
+    async with Engine(model) as engine, await engine.take_slot() as slot:
+        view = DuplexView(slot)
+        before, _ = await spoken(view, 2)
+
+        model.fail_at(stage)
+        with pytest.raises(InferenceFailed):
+            await view.cut_answer(20, 0)
+
+        assert view.kv_cache_length == before
+        assert (await unit(view, silence(1), force_listen=True)).is_listen
+
+
 async def test_a_recording_can_be_run_through(view, slot):
     await view.prepare(options=READY)
 

@@ -312,7 +312,13 @@ class DuplexView(SlotView):
     async def _decide_again(self, unit: _Unit, command: work.StepUnit) -> None:
         prefill = work.Prefill(unit.segments, takes_checkpoint=True)
         decided = await self._decided(self._slot.unit(work.WholeUnit(prefill, command)))
-        await self._slot.finalize()
+        try:
+            await self._slot.finalize()
+        except InferenceFailed as failure:
+            # An open unit would make every later one fail.
+            self._unit_start = decided.prefilled.checkpoint
+            await self._back_to_unit_start(failure)
+            raise
         if decided.prefilled.checkpoint is not None:
             self._kept.append(_Unit(decided.prefilled.checkpoint, unit.segments, command.say))
 
