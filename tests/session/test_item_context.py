@@ -122,6 +122,18 @@ async def test_an_answer_that_cannot_be_taken_back_alone(has_calls: bool) -> Non
     talk.view.rollback.assert_not_awaited()
 
 
+async def test_a_shortened_answer_that_the_model_did_not_finish_is_gone() -> None:
+    talk = Filling()
+    talk.view.ends_with_answer.return_value = False
+    await talk.fill("1")
+    talk.context.cut("1", "")
+
+    assert talk.context.without("1")
+
+    assert await talk.context.settle() is None
+    talk.view.cut_answer.assert_not_awaited()
+
+
 async def test_a_response_apart_that_fails_leaves_no_context_that_counts() -> None:
     talk = Filling()
     await talk.fill("1")

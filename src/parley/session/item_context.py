@@ -127,6 +127,7 @@ class ItemContext:
     def without(self, answer_id: str) -> bool:
         """Remove an answer from the context; returns False if the content of the context is
         unknown."""
+        self._cut = None
         if self._synced is not None and self._synced[-1:] == [answer_id]:
             self._synced.pop()
         return self._synced is not None
@@ -135,7 +136,6 @@ class ItemContext:
         """Undo the generation of an answer. Returns False if that fails: then the content of the
         context is unknown or, if it only grows, still includes the answer."""
         async with self._changing:
-            self._cut = None
             view = self._view
             is_last = self._synced is not None and self._synced[-1:] == [answer_id]
             is_gone = is_last and await view.can_rollback() and (await view.rollback()).success
