@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support.patience import HANG_S, until
+from tests.support.session_logs import FakeSessionLogs
 from tests.support.sessions import (
     Talk,
     WorkerHarness,
@@ -28,6 +29,8 @@ from parley.media.pcm import Pcm
 from parley.protocol.values import InterruptionOptions, PlaybackReport
 from parley.session.deadlines import Deadlines
 from parley.session.interruption import Interruptions
+from parley.session.log import decoded
+from parley.session_log.entries import WentBack
 from parley.turns.interruption import InterruptionDetector, InterruptionEvent
 from parley.vad.energy import EnergyDetector
 from parley.views.half_duplex import HalfDuplexView
@@ -318,10 +321,12 @@ async def test_the_context_of_duplex_holds_what_a_client_says_it_has_played():
         assert (stopped["heard_ms"], stopped["text"]) == (500, "You")
 
 
-async def test_a_unit_that_was_never_sent_is_not_in_the_context_of_duplex():
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_unit_that_was_never_sent_is_not_in_the_context_of_duplex(fails):
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
-        talk = await harness.ready("duplex", "omni_1", interruption=STOP)
+        logs = harness.host.session_logs = FakeSessionLogs()
+        talk = await harness.ready("duplex", "omni_1", interruption=STOP, resume=True)
         last = await spoken_to(talk, 5)
         listened = last["kv_cache_length"] - (await talk.until("result", 4))["kv_cache_length"]
         talk.say(unit(quiet()))
@@ -333,15 +338,24 @@ async def test_a_unit_that_was_never_sent_is_not_in_the_context_of_duplex():
         clock.advance(0.5)
         feed(talk, stranger(1.0))
         stopped = await state(talk, "stopped")
+        if fails:
+            harness.faults.fail_at(Stage.FINALIZE, after=1)
         harness.gate.open()
         withheld = await talk.until("result", 7)
         after = await talk.until("result", 8)
+        talk.say({"type": "stop"})
+        await talk.over()
 
         assert not spoken["is_listen"]
         assert withheld["is_listen"]
         assert withheld["kv_cache_length"] > spoken["kv_cache_length"] + listened, "it spoke"
         words = len(stopped["text"].split())
-        assert after["kv_cache_length"] == last["kv_cache_length"] + 3 * listened + 1 + words
+        again = 1 if fails else 3
+        said = 0 if fails else 1 + words
+        assert after["kv_cache_length"] == last["kv_cache_length"] + again * listened + said
+        logged = next(kept for kept in logs.taken[::-1] if len([*decoded(kept.entries)]) > 1)
+        (went_back,) = (e for e in decoded(logged.entries) if isinstance(e, WentBack))
+        assert went_back.decided == (0 if fails else None)
 
 
 def interrupting(clock: ManualClock, told: list[Any]) -> Interruptions:

@@ -227,19 +227,25 @@ async def test_a_unit_that_fails_is_as_if_it_had_not_been(stage):
         assert result.text == "You spoke for 1.0 seconds at -13 dB."
 
 
+@pytest.mark.parametrize("decided", [0, 1])
 @pytest.mark.parametrize("stage", [Stage.DECODE, Stage.FINALIZE])
-async def test_units_follow_an_answer_whose_shortening_failed(stage):
+async def test_units_follow_an_answer_whose_shortening_failed(stage, decided):
     model = Faulty(Parrot(1))
     async with Engine(model) as engine, await engine.take_slot() as slot:
         view = DuplexView(slot)
         before, _ = await spoken(view, 2)
 
-        model.fail_at(stage)
+        model.fail_at(stage, after=decided)
         with pytest.raises(InferenceFailed):
             await view.cut_answer(20, 0)
-
-        assert view.kv_cache_length == before
+        length = view.kv_cache_length
+        assert (length > before, view.decided_again) == (decided > 0, decided)
         assert (await unit(view, silence(1), force_listen=True)).is_listen
+
+        # A replay of the same does the same.
+        await spoken(view, 2)
+        await view.cut_answer(20, 0, decided)
+        assert view.kv_cache_length == length
 
 
 async def test_a_recording_can_be_run_through(view, slot):

@@ -650,6 +650,7 @@ async def test_a_unit_that_is_due_again_keeps_its_pictures(harness: WorkerHarnes
     state = state_codec.joined(logs.taken[3].state)
     state["runner"] |= {"frames": (JPEG,), "must_go_back": True, "unsent_units": 2, "failures": 1}
     state["runner"]["pending"] = [AudioInput(sound(silence(1.0)))] * 3
+    state["runner"] |= {"unheard_chars": 5, "continues": True}
     _, changed = state_codec.parts(state, {})
 
     asking = await asked(harness, "duplex", dataclasses.replace(logs.taken[3], state=changed))

@@ -375,6 +375,8 @@ class DuplexRunner:
             "frames": self._frames,
             "written": self._written,
             "must_go_back": self._must_go_back,
+            "unheard_chars": self._interruptions.playback.unheard_chars,
+            "continues": self._continues,
             "unsent_units": self._unsent_units,
             "started_ago_s": now_s - self._started_s,
             "ready_ago_s": now_s - self._ready_s,
@@ -401,6 +403,8 @@ class DuplexRunner:
         self._mailbox.forces_listen = remembered["forces_listen"]
         self._mailbox.partial = remembered["waiting"]
         self._must_go_back = remembered["must_go_back"]
+        self._interruptions.playback.unheard_chars = remembered["unheard_chars"]
+        self._continues = remembered["continues"]
         self._unsent_units = remembered["unsent_units"]
         self._started_s = now_s - remembered["started_ago_s"]
         self._ready_s = now_s - remembered["ready_ago_s"]
@@ -580,15 +584,15 @@ class DuplexRunner:
         """Make the context contain only what was heard of the interrupted answer."""
         self._must_go_back = False
         unheard_chars = self._interruptions.playback.unheard_chars
-        unsent_units = self._unsent_units
+        unsent_units, decided = self._unsent_units, None
         try:
             went = await self._view.cut_answer(unheard_chars, unsent_units)
-            self._session.log(WentBack(unheard_chars, unsent_units))
         except SlotLost:
             raise
         except InferenceFailed:
-            went = False
+            went, decided = False, self._view.decided_again
             _log.warning("answer_truncation_failed", unit=self._units, exc_info=True)
+        self._session.log(WentBack(unheard_chars, unsent_units, decided))
         if not went:
             _log.info("context_not_truncated", unit=self._units)
 

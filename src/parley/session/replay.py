@@ -191,8 +191,8 @@ class UnitFeed(_Feed[DuplexView]):
         match entry:
             case DuplexSetup():
                 await self.open(entry)
-            case WentBack(unheard_chars, unsent_units):
-                await self._view.cut_answer(unheard_chars, unsent_units)
+            case WentBack(unheard_chars, unsent_units, decided):
+                await self._view.cut_answer(unheard_chars, unsent_units, decided)
             case UnitDone(unit=AudioInput() as heard):
                 again = entry.decided.chosen
                 self._is_behind |= again is not None

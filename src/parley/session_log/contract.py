@@ -22,7 +22,7 @@ import msgspec
 from parley.errors import ServiceUnavailable
 from parley.protocol.kinds import Kind
 
-LOG_VERSION: Final = 2
+LOG_VERSION: Final = 3
 """Increase it when entries mean something else, or a session or a model draws something else from
 them: workers continue only logs of their own version. See tests/worker/test_recorded_logs.py."""
 

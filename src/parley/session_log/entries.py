@@ -64,10 +64,12 @@ SessionRequest = ChatRequested | HalfDuplexSetup | DuplexSetup
 
 @dataclass(frozen=True, slots=True)
 class WentBack:
-    """The user interrupted in duplex; see `DuplexView.cut_answer`."""
+    """The user interrupted in duplex; see `DuplexView.cut_answer`. `decided`: number of units that
+    were decided again before the model failed; None: it did not."""
 
     unheard_chars: int
     unsent_units: int
+    decided: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

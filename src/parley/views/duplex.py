@@ -81,6 +81,8 @@ class DuplexView(SlotView):
         self._is_stopped = False
         self._has_break = False
         self._units = 0
+        self.decided_again = 0
+        """Number of units that the newest `cut_answer` decided again."""
         self._due_s: float | None = None
 
     async def prepare(
@@ -264,7 +266,9 @@ class DuplexView(SlotView):
         self._needs_finalize = False
         return await self._slot.finalize(due_s=self._due_s if due_s is None else due_s)
 
-    async def cut_answer(self, unheard_chars: int, unsent_units: int) -> bool:
+    async def cut_answer(
+        self, unheard_chars: int, unsent_units: int, decides: int | None = None
+    ) -> bool:
         """Make the context contain only the heard part of an interrupted answer. Call between two
         units.
 
@@ -275,13 +279,14 @@ class DuplexView(SlotView):
             unheard_chars: number of unheard characters at the end of the text that the client was
                 sent.
             unsent_units: number of newest units of which the client was sent nothing.
+            decides: number of units to decide again; the rest is dropped. None: all.
 
         Returns:
             False if that is not possible; the context then contains the whole answer.
 
         Raises:
             RuntimeError: the last unit was not finalized.
-            InferenceFailed: the context contains the units that could be decided.
+            InferenceFailed: the context contains only the `decided_again` first of these units.
         """
         if self._needs_finalize:
             raise RuntimeError("finalize must run before an answer is cut")
@@ -304,9 +309,11 @@ class DuplexView(SlotView):
         await self._slot.roll_back(units[first].start)
         for _ in units[first:]:
             self._kept.pop()
-        for number, unit in enumerate(units[first:]):
+        self.decided_again = 0
+        for number, unit in enumerate(units[first:][:decides]):
             command = work.StepUnit(say=say) if number == 0 else work.StepUnit(force_listen=True)
             await self._decide_again(unit, command)
+            self.decided_again += 1
         return True
 
     async def _decide_again(self, unit: _Unit, command: work.StepUnit) -> None:
