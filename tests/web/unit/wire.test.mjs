@@ -725,6 +725,15 @@ test('a server that is slow to store what has arrived does not make the network 
   assert.equal(sent(sockets[0]), 1000);
 });
 
+test('nothing is sent over a socket that is closing, which browsers report as an error', () => {
+  const { sockets, speak } = speaking();
+  speak(10);
+  const { length } = sockets[0].sent;
+  sockets[0].readyState = 2;
+  speak(150);
+  assert.equal(sockets[0].sent.length, length);
+});
+
 test('sound that piles up beyond the socket is dropped, too', () => {
   const { sockets, client, speak, heard, sent } = speaking();
   let arrived = 0;

@@ -304,7 +304,7 @@ export class Connection extends Emitter {
     this.#returning?.heard(message, this.now());
     const isNew = this.#returning?.take(message, data.length ?? data.byteLength);
     const ack = this.#returning?.dueAck();
-    if (ack) this.#socket?.send(JSON.stringify(ack));
+    if (ack) this.#put(JSON.stringify(ack));
     return Boolean(isNew) && message.type !== 'session.input_ack' && message.type !== 'session.resync_required';
   }
 
@@ -414,7 +414,7 @@ export class Connection extends Emitter {
 
   #ask() {
     const question = this.#returning?.dueQuestion(this.now());
-    if (question) this.#socket?.send(JSON.stringify(question));
+    if (question) this.#put(JSON.stringify(question));
   }
 
   /** Sets the reason for the close that follows. @param {Partial<Ending>} why */
@@ -489,7 +489,12 @@ export class Connection extends Emitter {
   #post(frame, message, ms) {
     this.emit('wire', { out: true, message });
     this.#returning?.sent(frame, ms);
-    this.#socket?.send(/** @type {any} */ (frame));
+    this.#put(frame);
+  }
+
+  /** Sends, unless the socket is closing, which browsers report as an error. @param {any} frame */
+  #put(frame) {
+    if (this.isOpen) this.#socket?.send(frame);
   }
 
   /**
