@@ -222,6 +222,23 @@ test('the time of day is written as the reader of the page writes it, not as the
   }
 });
 
+test('what a full browser does not store lasts until the page is closed', async (t) => {
+  storing(t);
+  const { localStorage: store } = globalThis;
+  store.setItem('language', 'en');
+  await import('../../../src/parley/web/words/storage.js?full');
+  store.setItem = () => {
+    throw new DOMException('', 'QuotaExceededError');
+  };
+  localStorage.setItem('theme', 'dark');
+  assert.deepEqual(
+    ['theme', 'language', 'voice'].map((key) => localStorage.getItem(key)),
+    ['dark', 'en', null],
+  );
+  localStorage.removeItem('theme');
+  assert.equal(localStorage.getItem('theme'), null);
+});
+
 test('a browser that stores nothing for a page has no chats and no other tabs', async (t) => {
   const refused = () => {
     throw new DOMException('The operation is insecure', 'SecurityError');

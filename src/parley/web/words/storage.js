@@ -1,34 +1,51 @@
 /**
- * Replacement for storage in browsers that store nothing for a page (cookies blocked, some private windows): they throw
- * when their stores are accessed. Pages then keep values until they are closed.
+ * Storage for pages whose browser stores nothing for them (cookies blocked, some private windows) or has no space left:
+ * browsers throw then. Pages keep such values until they are closed.
  */
 
-class Memory {
-  /** @type {Map<string, string>} */
-  #entries = new Map();
+class Kept {
+  #store;
+  /** Values that the browser did not store. @type {Map<string, string>} */
+  #own = new Map();
+
+  /** @param {Storage | undefined} store */
+  constructor(store) {
+    this.#store = store;
+  }
 
   /** @param {string} key */
   getItem(key) {
-    return this.#entries.get(key) ?? null;
+    return this.#own.get(key) ?? this.#store?.getItem(key) ?? null;
   }
 
   /** @param {string} key @param {string} value */
   setItem(key, value) {
-    this.#entries.set(key, String(value));
+    this.#own.set(key, String(value));
+    try {
+      this.#store?.setItem(key, value);
+      if (this.#store) this.#own.delete(key);
+    } catch {
+      // It stays in the page.
+    }
   }
 
   /** @param {string} key */
   removeItem(key) {
-    this.#entries.delete(key);
+    this.#own.delete(key);
+    this.#store?.removeItem(key);
+  }
+}
+
+/** @param {'localStorage' | 'sessionStorage'} name */
+function storeOf(name) {
+  try {
+    return globalThis[name];
+  } catch {
+    return undefined;
   }
 }
 
 for (const name of /** @type {const} */ (['localStorage', 'sessionStorage'])) {
-  try {
-    // Access may throw; writing throws if the storage has no space at all.
-    globalThis[name]?.setItem('parley.try', '');
-    globalThis[name]?.removeItem('parley.try');
-  } catch {
-    Object.defineProperty(globalThis, name, { value: new Memory(), configurable: true });
-  }
+  if (name in globalThis)
+    Object.defineProperty(globalThis, name, { value: new Kept(storeOf(name)), configurable: true });
 }
