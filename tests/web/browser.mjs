@@ -589,6 +589,12 @@ const scenarios = {
     await again();
     await phase(page, 'live');
     await hangUp(page);
+    const look = page.locator('.after').getByRole('link', { name: 'View recording' });
+    await look.waitFor();
+    await page.locator('.after').getByRole('button', { name: 'Delete' }).click();
+    await page.locator('dialog').getByRole('button', { name: 'Delete' }).click();
+    await look.waitFor({ state: 'detached' });
+    assert.equal(await page.evaluate(() => document.activeElement.className), 'start');
     return notice;
   },
 

@@ -6,7 +6,7 @@ import { viewerUrl } from '../../elements/recents.js';
 import { linesOf, plainText, srt, vtt } from '../../talk/export.js';
 import { t } from '../../words/words.js';
 
-/** @typedef {import('./parts.js').CallPage} CallPage */
+/** @typedef {import('../call.js').WholePage} WholePage */
 
 /** Returns the text of the call in readable form. @param {import('../../talk/captions.js').Captions} captions */
 export function textOf(captions) {
@@ -55,8 +55,9 @@ function save(blob, name) {
   toast('toast.saved');
 }
 
-/** @param {CallPage} page @param {HTMLElement} place */
-export function showAfter({ calls, kind, app }, place) {
+/** @param {WholePage} page @param {HTMLElement} place */
+export function showAfter(page, place) {
+  const { calls, kind, app } = page;
   const call = calls.current;
   if (!call || call.isBusy || !call.state.ending?.wasReady) {
     place.hidden = true;
@@ -70,7 +71,10 @@ export function showAfter({ calls, kind, app }, place) {
   const button = (icon, words, onclick) => h('button', { class: 'button slim', type: 'button', icon, words, onclick });
   const share = async () => (await import('../../elements/share/share.js')).openShare({ recordingId, app, blob });
   const forget = async () => {
-    if (await forgetRecording(recordingId)) call.set({ recordingId: '' });
+    if (!(await forgetRecording(recordingId))) return;
+    call.set({ recordingId: '' });
+    showAfter(page, place);
+    page.controls.moveFocus(false);
   };
   const nodes = [
     blob && button('download', 'after.recording', () => save(blob, `parley-${kind}`)),
