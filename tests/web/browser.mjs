@@ -74,6 +74,9 @@ const { values: flags, positionals: wanted } = parseArgs({
   allowPositionals: true,
 });
 
+/** Text of the control that has the focus. */
+const focused = (page) => page.evaluate(() => document.activeElement.textContent);
+
 /** What is left of 1280 by 1024 for a person who magnifies it four times. */
 const MAGNIFIED = { width: 320, height: 256 };
 
@@ -330,6 +333,12 @@ const scenarios = {
     await ask(10);
     await other.getByRole('dialog').getByRole('button', { name: 'Delete' }).click();
     await until(page, () => document.querySelectorAll('.message, .history .open').length === 0);
+    await ask(0);
+    await page.locator('.chats').getByRole('button', { name: 'New chat' }).click();
+    await page.getByRole('button', { name: 'Delete “Four”' }).click();
+    await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click();
+    await names.waitFor({ state: 'detached' });
+    assert.equal(await focused(page), 'New chat');
     return `${done.generated_tokens} tokens`;
   },
 
@@ -706,6 +715,7 @@ const scenarios = {
       await admin.getByRole('button', { name: 'Revoke' }).click();
       await admin.locator('dialog').getByRole('button', { name: 'Revoke' }).click();
       await admin.getByRole('cell', { name: 'a kiosk' }).waitFor({ state: 'detached' });
+      assert.equal(await focused(admin), 'New key');
       assert.deepEqual(proxy.strays, []);
       assert.deepEqual(errors, []);
       await context.close();
@@ -776,6 +786,10 @@ const scenarios = {
     await page.locator('textarea').fill('Nice');
     await page.locator('textarea').blur();
     await page.getByText('Saved').waitFor();
+    await page.getByRole('button', { name: 'Delete' }).click();
+    await page.locator('dialog').getByRole('button', { name: 'Delete' }).click();
+    await page.getByRole('status').getByText('Deleted.').first().waitFor();
+    assert.equal(await focused(page), 'Start page');
   },
 
   async look_again({ page, context, model }) {
@@ -834,12 +848,14 @@ const scenarios = {
     await page.keyboard.type('With myself');
     await page.keyboard.press('Enter');
     await page.locator('.recent').getByRole('button', { name: 'Rename “With myself”' }).waitFor();
+    assert.equal(await focused(page), await page.locator('.recent a').textContent());
     await page.reload();
     await page.getByText('With myself').waitFor();
     const id = (await page.locator('.recent a').getAttribute('href')).replace('/s/', '');
     await page.getByRole('button', { name: 'Delete “With myself”' }).click();
     await page.locator('dialog').getByRole('button', { name: 'Delete' }).click();
     await page.getByText('No conversations yet').waitFor();
+    assert.equal(await focused(page), 'Start talking');
     const status = (await page.request.get(`/api/sessions/${id}`)).status();
     assert.equal(status, 404, 'the server’s copy is gone too');
   },

@@ -104,9 +104,11 @@ let entries = [];
 /** @type {Entry[]} */
 let shown = [];
 
-async function load() {
+/** @param {number} [at] position of the row whose buttons had the focus; they were removed with it */
+async function load(at = -1) {
   entries = [...calls(), ...(await chats())].sort((a, b) => b.at - a.at);
   show();
+  if (at >= 0) (list.children[Math.min(at, shown.length - 1)]?.querySelector('a') ?? $('a', empty)).focus();
 }
 
 function show() {
@@ -120,13 +122,13 @@ function show() {
   list.replaceChildren(...shown.map(row));
 }
 
-/** @param {Entry} entry */
-function row(entry) {
+/** @param {Entry} entry @param {number} at */
+function row(entry, at) {
   const { name, more, url, app } = entry;
   const sign = APPS.find(({ id }) => id === app)?.icon ?? 'wave';
   const edit = async () => {
     await entry.rename?.();
-    await load();
+    await load(at);
   };
   return h(
     'li',
@@ -152,13 +154,13 @@ function row(entry) {
       type: 'button',
       icon: 'trash',
       label: ['chat.delete', { name }],
-      onclick: () => void remove([entry], 'mine.delete_sure'),
+      onclick: () => void remove([entry], 'mine.delete_sure', at),
     }),
   );
 }
 
-/** Deletes both copies: the server's and this browser's. @param {Entry[]} which @param {string} question */
-async function remove(which, question) {
+/** Deletes both copies: the server's and this browser's. @param {Entry[]} which @param {string} question @param {number} [at] */
+async function remove(which, question, at = 0) {
   if (!(await confirmed(question, 'action.delete', { count: which.length }))) return;
   let isWhole = true;
   for (const entry of which) {
@@ -167,7 +169,7 @@ async function remove(which, question) {
     await entry.remove();
   }
   toast(isWhole ? 'replay.deleted' : 'chat.delete_partly');
-  await load();
+  await load(at);
 }
 
 const main = $('#main');

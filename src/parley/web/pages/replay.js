@@ -133,6 +133,7 @@ function header(meta, words) {
       h('h1', { words: 'replay.title' }),
       notice('info', 'replay.deleted', undefined, { ways: [HOME] }),
     );
+    $('button', main).focus();
   };
   /** A user with a shared link shares that link; the owner of the recording creates one that allows only viewing. */
   const share = async () => {

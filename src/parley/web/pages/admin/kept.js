@@ -2,7 +2,7 @@
 
 import { copy, h, sheet, toast } from '../../elements/dom.js';
 import { clock, date, number, t } from '../../words/words.js';
-import { act, ask, askIfAny, dangerButton, place, refreshAll, showSection, table, taskWord } from './shared.js';
+import { act, ask, askIfAny, dangerButton, refreshAll, renew, showSection, table, taskWord } from './shared.js';
 
 // Data that a server does not have (null) has no section; data that could not be loaded (undefined) leaves its section
 // as it was.
@@ -12,7 +12,8 @@ export async function drawVoices() {
   if (answer === undefined) return;
   showSection('voices', answer !== null);
   if (!answer) return;
-  place.voices.replaceChildren(
+  renew(
+    'voices',
     table(
       ['name', 'length', 'made', ''],
       (answer.ref_audios ?? []).map((/** @type {any} */ voice) => [
@@ -79,7 +80,8 @@ export async function drawKeys() {
     words: 'admin.key_new',
     onclick: newKey,
   });
-  place.keys.replaceChildren(
+  renew(
+    'keys',
     table(
       ['name', 'made', 'used', ''],
       (answer.keys ?? []).map((/** @type {any} */ key) => [
@@ -130,9 +132,7 @@ export async function drawRecordings() {
       dangerButton('action.delete', ['replay.delete_sure', 'action.delete'], () => ask(path, { method: 'DELETE' })),
     ];
   });
-  place.recordings.replaceChildren(
-    table(['session', 'task', 'length', 'made', 'pinned', ''], [...live, ...kept], 'recordings'),
-  );
+  renew('recordings', table(['session', 'task', 'length', 'made', 'pinned', ''], [...live, ...kept], 'recordings'));
 }
 
 export async function drawDisk() {
@@ -142,7 +142,8 @@ export async function drawDisk() {
   if (!disk) return;
   const used = 1 - disk.free_gb / Math.max(disk.total_gb, 0.01);
   const isTight = disk.free_gb < 2 * disk.min_free_gb;
-  place.disk.replaceChildren(
+  renew(
+    'disk',
     h(
       'div',
       { class: 'stack' },
@@ -183,7 +184,8 @@ export async function drawLog() {
   if (answer === undefined) return;
   showSection('log', answer !== null);
   if (!answer) return;
-  place.log.replaceChildren(
+  renew(
+    'log',
     table(
       ['time', 'level', 'event', 'source'],
       (answer.lines ?? []).map((/** @type {any} */ line) => [

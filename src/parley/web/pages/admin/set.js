@@ -2,7 +2,7 @@
 
 import { confirmed, h } from '../../elements/dom.js';
 import { has, t } from '../../words/words.js';
-import { act, ask, askIfAny, place, taskWord } from './shared.js';
+import { act, ask, askIfAny, place, renew, taskWord } from './shared.js';
 
 let shownApps = '';
 let shownEta = '';
@@ -17,7 +17,8 @@ export async function drawApps() {
   const key = JSON.stringify(apps);
   if (key === shownApps) return;
   shownApps = key;
-  place.apps.replaceChildren(
+  renew(
+    'apps',
     ...apps.map((/** @type {any} */ app) => {
       const box = h('input', { type: 'checkbox', role: 'switch', checked: app.enabled });
       box.onchange = async () => {

@@ -47,7 +47,22 @@ export function showSection(name, isThere) {
  * `data-of` identifies the object that a button acts on.
  * @param {string} name @param {...Node} nodes
  */
-export const show = (name, ...nodes) => replaceIn(place[name], nodes);
+export const show = (name, ...nodes) => focused(name, (node) => replaceIn(node, nodes));
+
+/** Redraws a section. @param {string} name @param {...Node} nodes */
+export const renew = (name, ...nodes) => focused(name, (node) => node.replaceChildren(...nodes));
+
+/**
+ * Changes a section. If its focused control is replaced, the focus moves to the one in its position.
+ * @param {string} name @param {(node: HTMLElement) => void} change
+ */
+function focused(name, change) {
+  const controls = () => [.../** @type {NodeListOf<HTMLElement>} */ (place[name].querySelectorAll('a, button, input'))];
+  const at = controls().indexOf(/** @type {HTMLElement} */ (document.activeElement));
+  change(place[name]);
+  const left = controls();
+  left[Math.min(at, left.length - 1)]?.focus();
+}
 
 /** @param {ParentNode & Node} node @param {Node[]} fresh its new children */
 function replaceIn(node, fresh) {

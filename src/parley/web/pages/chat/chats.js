@@ -1,6 +1,6 @@
 /** The chats stored in this browser: open, find, rename, delete. Deleting a chat also deletes the server's copies. */
 
-import { askName, confirmed, h, iconButton, say, toast } from '../../elements/dom.js';
+import { $, askName, confirmed, h, iconButton, say, toast } from '../../elements/dom.js';
 import { deleteRecording } from '../../elements/forget.js';
 import { forgetChat, keepChat, listChats, matches, nameChat, titleOf, watchChats } from '../../talk/history.js';
 import { date, t } from '../../words/words.js';
@@ -193,8 +193,9 @@ export class Chats {
     const gone = await Promise.all(recordingsOf(chat).map((id) => deleteRecording(/** @type {string} */ (id))));
     await forgetChat(chat.id);
     toast(gone.every(Boolean) ? 'replay.deleted' : 'chat.delete_partly');
-    if (chat.id === this.id) this.#forgotten();
-    else void this.draw();
+    if (chat.id === this.id) return this.#forgotten();
+    await this.draw();
+    $('.button', this.node).focus();
   }
 
   /** The chat was deleted: nothing of it is stored, not even an unfinished answer. */
