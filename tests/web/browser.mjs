@@ -873,7 +873,9 @@ const scenarios = {
     await upload({ name: 'notes.txt', mimeType: 'text/plain', buffer: Buffer.from('not a sound') });
     await page.getByText('The browser cannot read this sound.').waitFor();
     await upload({ name: 'long.wav', mimeType: 'audio/wav', buffer: tone(440, 25) });
-    await page.getByText('A voice sample may last 20 seconds.').waitFor();
+    const toast = page.getByText('A voice sample may last 20 seconds.');
+    // What a message covers can be pressed.
+    assert.equal(await toast.evaluate((node) => getComputedStyle(node).pointerEvents), 'none');
     assert.equal(await voice.locator('select').inputValue(), 'default');
     await upload({ name: 'mine.wav', mimeType: 'audio/wav', buffer: tone(300, 6) });
     await until(page, () => document.querySelector('p-voice select').value.startsWith('own:'));

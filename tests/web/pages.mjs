@@ -389,13 +389,17 @@ export async function findings(page, path) {
 
 /** Everything that can be pressed is reached by Tab alone, in order, shows that it is, and has a name. */
 async function walk(page) {
-  const wanted = await page.evaluate(() => {
+  const { wanted, small } = await page.evaluate(() => {
     const all = [...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex="0"]')];
     const open = all.filter(
       (node) => node.checkVisibility({ visibilityProperty: true }) && !node.disabled && node.tabIndex >= 0,
     );
     for (const [i, node] of open.entries()) node.dataset.walk = String(i);
-    return open.length;
+    const small = open.filter((node) => {
+      const { width, height } = (node.labels?.[0] ?? node).getBoundingClientRect();
+      return Math.min(width, height) < 24 && !node.matches('.skip, :is(p, li, td, small) a');
+    });
+    return { wanted: open.length, small: small.map(({ outerHTML }) => outerHTML.slice(0, 90)) };
   });
   await page.evaluate(() => {
     globalThis.__walked = [];
@@ -411,9 +415,11 @@ async function walk(page) {
   });
   for (let i = 0; i < wanted + 5; i++) await page.keyboard.press('Tab');
   const walked = await page.evaluate(() => globalThis.__walked);
-  const faults = [...new Set(walked.filter(({ isShown }) => !isShown).map(({ what }) => what))].map(
-    (what) => `the focus is not seen on ${what}`,
-  );
+  const unseen = new Set(walked.filter(({ isShown }) => !isShown).map(({ what }) => what));
+  const faults = [
+    ...[...unseen].map((what) => `the focus is not seen on ${what}`),
+    ...small.map((what) => `less than 24 pixels: ${what}`),
+  ];
   const seen = new Set(walked.map(({ id }) => id));
   seen.delete('');
   if (seen.size < wanted - 1) faults.push(`${seen.size} of ${wanted} are reached`);
