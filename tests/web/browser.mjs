@@ -335,6 +335,9 @@ const scenarios = {
     await until(page, () => document.querySelectorAll('.message, .history .open').length === 0);
     await ask(0);
     await page.locator('.chats').getByRole('button', { name: 'New chat' }).click();
+    await page.locator('.topbar .lang').click();
+    await page.locator('.history small', { hasText: '月' }).waitFor();
+    await page.locator('.topbar .lang').click();
     await page.getByRole('button', { name: 'Delete “Four”' }).click();
     await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click();
     await names.waitFor({ state: 'detached' });
@@ -877,8 +880,15 @@ const scenarios = {
     // What a message covers can be pressed.
     assert.equal(await toast.evaluate((node) => getComputedStyle(node).pointerEvents), 'none');
     assert.equal(await voice.locator('select').inputValue(), 'default');
+    await upload({ name: 'short.wav', mimeType: 'audio/wav', buffer: tone(300, 2) });
+    const short = voice.getByText('5 to 15 seconds give a better likeness.');
+    await short.waitFor();
+    await voice.locator('select').selectOption('default');
+    await short.waitFor({ state: 'detached' });
+    await voice.locator('select').selectOption('own:0');
+    await short.waitFor();
     await upload({ name: 'mine.wav', mimeType: 'audio/wav', buffer: tone(300, 6) });
-    await until(page, () => document.querySelector('p-voice select').value.startsWith('own:'));
+    await until(page, () => document.querySelector('p-voice select').value === 'own:1');
     await voice.locator('p-player button').click();
     await mainButton(page).click();
     await phase(page, 'live');

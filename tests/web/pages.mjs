@@ -50,6 +50,10 @@ export const pageScenarios = {
     await press('Send');
     await page.getByRole('alert').getByText('not valid JSON').waitFor();
     await page.locator('.editor').fill('{"type": "input_text", "text": "Good morning"}');
+    for (const language of ['zh-CN', 'en-GB']) {
+      await page.locator('.topbar .lang').click();
+      await page.locator(`html[lang=${language}]`).waitFor();
+    }
     await press('Send');
     await got('turn_done');
     await page.locator('.answer').getByText('Good morning').waitFor();

@@ -35,6 +35,11 @@ test('both languages have the same sentences with the same blanks', () => {
   for (const key of sentences(en)) assert.deepEqual(blanks(zh[key]), blanks(en[key]), key);
 });
 
+test('labels change with the language', () => {
+  const fixed = files.filter((name) => /'(aria-label|title|placeholder)'[:,] t\(/.test(read(name)));
+  assert.deepEqual(fixed, []);
+});
+
 test('both languages of an embedded call have the same sentences', () => {
   assert.deepEqual(Object.keys(WORDS.zh), Object.keys(WORDS.en));
 });

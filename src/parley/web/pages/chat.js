@@ -106,7 +106,10 @@ talk.addEventListener('delta', () => {
   due = requestAnimationFrame(draw);
 });
 talk.addEventListener('finished', finished);
-words.addEventListener('language', () => messages.drawAll());
+words.addEventListener('language', () => {
+  messages.drawAll();
+  void chats.draw();
+});
 rig.addEventListener('position', (event) => {
   orb.level = /** @type {CustomEvent} */ (event).detail.level * 3;
 });

@@ -4,7 +4,7 @@ import { $, h, say } from '../elements/dom.js';
 import { icon } from '../elements/icons.js';
 import { mountShell } from '../elements/shell/shell.js';
 import { request } from '../wire/http.js';
-import { loadExtraWords, t } from '../words/words.js';
+import { loadExtraWords } from '../words/words.js';
 import { operationNode } from './docs/operation.js';
 import { operations } from './docs/openapi.js';
 
@@ -15,8 +15,7 @@ mountShell();
 
 const list = h('div', { class: 'operations' });
 const state = h('p', { class: 'quiet', role: 'status', words: 'rest.loading' });
-const search = h('input', { type: 'search', hint: 'rest.search', oninput: () => filter() });
-search.setAttribute('aria-label', t('rest.search'));
+const search = h('input', { type: 'search', hint: 'rest.search', label: 'rest.search', oninput: () => filter() });
 const sections = h('nav', { class: 'sections', label: 'rest.sections' });
 sections.removeAttribute('title');
 

@@ -8,7 +8,7 @@ import { theRig } from '../audio/rig.js';
 import { $, element, h, say } from '../elements/dom.js';
 import { mediaNotice } from '../elements/notice.js';
 import { mountShell } from '../elements/shell/shell.js';
-import { loadExtraWords, t, words } from '../words/words.js';
+import { loadExtraWords, t } from '../words/words.js';
 import { Answer } from './playground/answer.js';
 import { makeChoices } from './playground/choices.js';
 import { programs } from './playground/code.js';
@@ -244,6 +244,5 @@ main.append(
 );
 for (const section of main.querySelectorAll('section')) section.removeAttribute('title');
 editor.setAttribute('aria-labelledby', 'message');
-words.addEventListener('language', () => begin());
 addEventListener('pagehide', () => line.close(isReady ? dialect.goodbye : null));
 begin();

@@ -74,7 +74,7 @@ const state = h('p', { class: 'quiet', role: 'status' });
 const search = h('input', {
   type: 'search',
   hint: 'mine.search',
-  'aria-label': t('mine.search'),
+  label: 'mine.search',
   oninput: () => show(),
 });
 /** Returns what is shown if there are no conversations yet. */

@@ -213,7 +213,7 @@ function mountMedia(place, recording, timeline) {
   timeline.isSilent = found.length === 0;
   for (const [i, [path, key]] of found.entries()) {
     const isFilm = /\.(mp4|webm)$/.test(path);
-    const about = { controls: true, preload: 'metadata', src: asset(path), playsinline: true, 'aria-label': t(key) };
+    const about = { controls: true, preload: 'metadata', src: asset(path), playsinline: true, label: key };
     const player = h(isFilm ? 'video' : 'audio', about);
     const speed = h(
       'select',

@@ -183,7 +183,7 @@ export class Voice extends HTMLElement {
     if (source && !this.#sound) say(this.#state, 'voice.unavailable');
     else if (this.#sound && this.#models.length === 0 && this.#sound.length < 5 * RATE_HZ)
       say(this.#state, 'voice.short');
-    else this.#state.textContent = '';
+    else say(this.#state, '');
     this.#state.toggleAttribute('data-empty', !this.#state.textContent);
     this.dispatchEvent(new Event('change'));
   }

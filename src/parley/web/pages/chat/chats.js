@@ -26,7 +26,7 @@ export class Chats {
   #search = h('input', {
     type: 'search',
     hint: 'chat.search',
-    'aria-label': t('chat.search'),
+    label: 'chat.search',
     oninput: () => void this.draw(),
   });
 

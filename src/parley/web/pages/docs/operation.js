@@ -2,7 +2,7 @@
 
 import { download, element, h, say } from '../../elements/dom.js';
 import { at } from '../../wire/root.js';
-import { number, t } from '../../words/words.js';
+import { number } from '../../words/words.js';
 import { addressOf } from './openapi.js';
 import '../../elements/code/code.js';
 
@@ -91,9 +91,8 @@ function trial(operation) {
       });
       return { name, input, label: h('label', null, h('span', null, h('code', null, name)), input) };
     });
-  const body = h('textarea', { class: 'mono editor', spellcheck: 'false', oninput: () => draw() });
+  const body = h('textarea', { class: 'mono editor', label: 'rest.body', spellcheck: 'false', oninput: () => draw() });
   body.value = example;
-  body.setAttribute('aria-label', t('rest.body'));
   const code = /** @type {import('../../elements/code/code.js').Code} */ (element('p-code'));
   const answer = h('div', { class: 'stack', hidden: true, 'aria-live': 'polite' });
   const address = () => addressOf(operation, Object.fromEntries(inputs.map(({ name, input }) => [name, input.value])));
@@ -149,9 +148,7 @@ async function ask({ method, path }, address, body, place) {
     say(status, 'rest.status', { status: `${response.status} ${response.statusText}`.trim(), ms });
     if (blob.size === 0) place.append(h('p', { class: 'quiet', words: 'rest.no_body' }));
     else if (isText)
-      place.append(
-        h('pre', { tabindex: 0, role: 'region', 'aria-label': t('rest.answer') }, pretty(await blob.text(), type)),
-      );
+      place.append(h('pre', { tabindex: 0, role: 'region', label: 'rest.answer' }, pretty(await blob.text(), type)));
     else {
       const save = () => download(blob, path.split('/').at(-1) ?? 'file');
       place.append(

@@ -50,7 +50,7 @@ export class Conversation {
     const search = h('input', {
       type: 'search',
       hint: 'replay.search',
-      'aria-label': t('replay.search'),
+      label: 'replay.search',
       oninput: () => this.#find(search.value),
     });
     this.#list = h('ol', { class: 'said' }, ...this.#rows);
@@ -96,7 +96,7 @@ export class Conversation {
       if (!row.hidden) count++;
     }
     if (wanted) say(this.#found, 'replay.found', { count });
-    else this.#found.textContent = '';
+    else say(this.#found, '');
   }
 
   /** @param {number} seconds */

@@ -88,8 +88,7 @@ export class Timeline {
     const alt = t('replay.frame', { time: clock(at) });
     const pictures = images.map((path) => h('img', { src: this.asset(path), alt, ...size }));
     const clip =
-      video &&
-      h('video', { src: this.asset(video), controls: true, preload: 'metadata', 'aria-label': t('part.video') });
+      video && h('video', { src: this.asset(video), controls: true, preload: 'metadata', label: 'part.video' });
     return h('span', { class: 'thumbs' }, ...pictures, clip || null);
   }
 
