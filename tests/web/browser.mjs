@@ -1467,6 +1467,10 @@ const scenarios = {
     await focused('[role=tab]');
     await page.locator('.writing textarea').press('Escape');
     await focused('.dock [data-act=more]');
+    // The menu takes no focus with it.
+    await page.keyboard.press('Enter');
+    await page.locator('.dock [data-act=force]').press('Enter');
+    await focused('.dock [data-act=more]');
     await pressMore(page, 'text');
     await page.getByRole('tab', { name: 'Text' }).focus();
     await page.keyboard.press('ArrowRight');

@@ -133,7 +133,10 @@ export class Controls {
   #closeMoreAround() {
     this.#openMore(false);
     this.#menu.addEventListener('click', ({ target }) => {
-      if (buttonOf(/** @type {Element} */ (target))) this.#openMore(false);
+      if (!buttonOf(/** @type {Element} */ (target))) return;
+      // The button is hidden with its menu.
+      if (this.#menu.contains(this.node.ownerDocument.activeElement)) buttonOf(this.#more)?.focus();
+      this.#openMore(false);
     });
     document.addEventListener('pointerdown', ({ target }) => {
       if (!this.node.contains(/** @type {Node} */ (target))) this.#openMore(false);
