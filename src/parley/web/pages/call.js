@@ -60,7 +60,7 @@ function assemble(parts, { mountStageVideo }) {
     ],
     (open) => {
       controls.showOpen(/** @type {any} */ (open));
-      if (open) void page.whenLoaded?.();
+      if (open) page.whenLoaded?.().catch(() => toast('call.no_start_fix'));
     },
   );
   const main = $('#main');
@@ -75,9 +75,10 @@ function assemble(parts, { mountStageVideo }) {
     void page.prompt.load();
     return later;
   });
-  // The visible parts are loaded first; if the user needs the rest earlier, it is loaded on request.
-  if ('requestIdleCallback' in globalThis) requestIdleCallback(() => void page.whenLoaded(), { timeout: 1500 });
-  else setTimeout(() => void page.whenLoaded(), 300);
+  // The visible parts are loaded first; if the user needs the rest earlier, or this fails, it is loaded on request.
+  const load = () => page.whenLoaded().catch(() => {});
+  if ('requestIdleCallback' in globalThis) requestIdleCallback(load, { timeout: 1500 });
+  else setTimeout(load, 300);
   const server = reachServer(page);
   page.start = (said = '') =>
     void page.calls.start(async (/** @type {AbortSignal} */ signal) => {
