@@ -118,9 +118,7 @@ export class Prompt extends HTMLElement {
       this.#store({ chosen, edits: { ...edits, [this.#current?.id ?? '_']: this.#text.value } });
       this.#show();
     };
-    words.addEventListener('language', () => {
-      if (!this.#stored().chosen) void this.load();
-    });
+    words.addEventListener('language', () => void this.load());
   }
 
   /** @returns {{chosen: string, edits: Record<string, string>}} */
@@ -158,7 +156,7 @@ export class Prompt extends HTMLElement {
   }
 
   #askName() {
-    const name = h('input', { maxlength: 40, required: true });
+    const name = h('input', { maxlength: 40, required: true, autofocus: true });
     const form = h(
       'form',
       { class: 'stack' },
@@ -174,7 +172,7 @@ export class Prompt extends HTMLElement {
       delete edits[this.#current?.id ?? '_'];
       this.#store({ chosen: preset.id, edits });
       node.close();
-      void this.load();
+      void this.#reload();
     };
   }
 
@@ -185,7 +183,13 @@ export class Prompt extends HTMLElement {
     const { edits } = this.#stored();
     delete edits[preset.id];
     this.#store({ chosen: '', edits });
-    void this.load();
+    void this.#reload();
+  }
+
+  /** Loads the presets; the button that had the focus is hidden then. */
+  async #reload() {
+    await this.load();
+    /** @type {HTMLElement | null} */ (this.#row.querySelector('[aria-checked=true]'))?.focus();
   }
 
   /** @returns {Promise<void>} same as `ready` */
@@ -224,6 +228,7 @@ export class Prompt extends HTMLElement {
       ),
     );
     const { chosen } = this.#stored();
+    if (chosen && chosen === this.#current?.id) return this.#show();
     const byLanguage = served.find((/** @type {Preset} */ { id, name }) =>
       new RegExp(currentLanguage() === 'zh' ? 'zh|中文|chinese' : 'en|english', 'i').test(`${id} ${name}`),
     );

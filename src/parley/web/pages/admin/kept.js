@@ -47,7 +47,7 @@ function showKey(key) {
 }
 
 function newKey() {
-  const name = h('input', { maxlength: 60, required: true });
+  const name = h('input', { maxlength: 60, required: true, autofocus: true });
   const form = h(
     'form',
     { class: 'stack' },
