@@ -53,6 +53,13 @@ export function h(tag, attributes, ...children) {
 export const iconButton = (icon, label, onclick, more = '') =>
   h('button', { class: `round slim ${more}`, type: 'button', icon, label, onclick });
 
+/**
+ * Returns a button with an icon and text.
+ * @param {string} icon @param {string} words key @param {() => void} onclick @param {string} [more] further classes
+ */
+export const textButton = (icon, words, onclick, more = 'slim') =>
+  h('button', { class: `button ${more}`, type: 'button', icon, words, onclick });
+
 /** True if this is an address on our server. @param {string} name @param {unknown} value @returns {value is string} */
 function isAddress(name, value) {
   return (name === 'href' || name === 'src') && typeof value === 'string' && /^\/(?!\/)/.test(value);

@@ -1,6 +1,6 @@
 /** The page of the user's own conversations: calls whose recordings this browser knows, and the chats it stores. */
 
-import { $, askName, confirmed, h, say, toast } from '../elements/dom.js';
+import { $, askName, confirmed, h, iconButton, say, textButton, toast } from '../elements/dom.js';
 import { deleteRecording } from '../elements/forget.js';
 import { icon } from '../elements/icons.js';
 import { forget, recents, rename, viewerUrl } from '../elements/recents.js';
@@ -92,13 +92,12 @@ const empty = h(
   ),
 );
 const intro = h('p', { class: 'quiet', words: 'mine.about' });
-const removeAll = h('button', {
-  class: 'button slim danger',
-  type: 'button',
-  icon: 'trash',
-  words: 'mine.delete_all',
-  onclick: () => void remove(shown, 'mine.delete_all_sure'),
-});
+const removeAll = textButton(
+  'trash',
+  'mine.delete_all',
+  () => void remove(shown, 'mine.delete_all_sure'),
+  'slim danger',
+);
 /** @type {Entry[]} */
 let entries = [];
 /** @type {Entry[]} */
@@ -140,22 +139,8 @@ function row(entry, at) {
       h('span', { class: 'name' }, name),
       h('span', { class: 'quiet small num' }, more),
     ),
-    entry.rename
-      ? h('button', {
-          class: 'round slim',
-          type: 'button',
-          icon: 'edit',
-          label: ['action.rename', { name }],
-          onclick: () => void edit(),
-        })
-      : null,
-    h('button', {
-      class: 'round slim',
-      type: 'button',
-      icon: 'trash',
-      label: ['chat.delete', { name }],
-      onclick: () => void remove([entry], 'mine.delete_sure', at),
-    }),
+    entry.rename ? iconButton('edit', ['action.rename', { name }], () => void edit()) : null,
+    iconButton('trash', ['chat.delete', { name }], () => void remove([entry], 'mine.delete_sure', at)),
   );
 }
 

@@ -4,7 +4,7 @@
  */
 
 import { forgetRecording } from '../elements/forget.js';
-import { $, copy, h } from '../elements/dom.js';
+import { $, copy, h, textButton } from '../elements/dom.js';
 import { askForKey } from '../elements/key.js';
 import { notice } from '../elements/notice.js';
 import { mountShell } from '../elements/shell/shell.js';
@@ -157,23 +157,9 @@ function header(meta, words) {
     h(
       'div',
       { class: 'row' },
-      h('button', {
-        class: 'button slim',
-        type: 'button',
-        icon: isShared ? 'copy' : 'share',
-        words: isShared ? 'replay.link' : 'after.share',
-        onclick: () => void share(),
-      }),
+      textButton(isShared ? 'copy' : 'share', isShared ? 'replay.link' : 'after.share', () => void share()),
       h('a', { class: 'button slim', href: `${base}/download`, icon: 'download', words: 'replay.zip' }),
-      isShared
-        ? null
-        : h('button', {
-            class: 'button slim danger',
-            type: 'button',
-            icon: 'trash',
-            words: 'action.delete',
-            onclick: () => void remove(),
-          }),
+      isShared ? null : textButton('trash', 'action.delete', () => void remove(), 'slim danger'),
     ),
   );
 }

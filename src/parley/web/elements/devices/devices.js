@@ -3,7 +3,7 @@
  */
 
 import { canChooseSpeaker, listDevices } from '../../audio/devices.js';
-import { h } from '../dom.js';
+import { h, textButton } from '../dom.js';
 
 /** @typedef {'microphone' | 'speaker' | 'camera'} DeviceKind */
 
@@ -29,15 +29,7 @@ export class Devices extends HTMLElement {
       };
       this.append(h('label', null, h('span', { words: `device.${kind}` }), select));
     }
-    this.append(
-      h('button', {
-        class: 'button plain slim',
-        type: 'button',
-        icon: 'retry',
-        words: 'device.refresh',
-        onclick: () => this.refresh(),
-      }),
-    );
+    this.append(textButton('retry', 'device.refresh', () => this.refresh(), 'plain slim'));
     navigator.mediaDevices?.addEventListener?.('devicechange', () => this.refresh(), { signal: this.#life.signal });
     void this.refresh();
   }

@@ -3,7 +3,7 @@
  * by key.
  */
 
-import { h, iconButton, pickFiles } from '../dom.js';
+import { h, iconButton, pickFiles, textButton } from '../dom.js';
 import { partNode, partOf } from '../media-parts.js';
 
 /** @typedef {import('../../talk/chat.js').Part} Part */
@@ -16,13 +16,7 @@ export class Parts extends HTMLElement {
 
   connectedCallback() {
     const add = (/** @type {string} */ name, /** @type {() => void} */ act) =>
-      h('button', {
-        class: 'button slim',
-        type: 'button',
-        icon: name === 'text' ? 'text' : name === 'audio' ? 'sound' : name,
-        words: `part.${name}`,
-        onclick: act,
-      });
+      textButton(name === 'text' ? 'text' : name === 'audio' ? 'sound' : name, `part.${name}`, act);
     const file = (/** @type {string} */ kind) => async () => {
       const [chosen] = await pickFiles(`${kind}/*`);
       const part = chosen && (await partOf(chosen));

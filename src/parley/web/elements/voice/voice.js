@@ -8,7 +8,7 @@ import { encodePcm } from '../../wire/codec.js';
 import { about } from '../../wire/about.js';
 import { fetchVoice, listVoices } from '../../wire/http.js';
 import { clock } from '../../words/words.js';
-import { h, pickFiles, say, toast } from '../dom.js';
+import { h, pickFiles, say, textButton, toast } from '../dom.js';
 import { factsOf } from '../model.js';
 import '../player/player.js';
 
@@ -56,27 +56,9 @@ export class Voice extends HTMLElement {
   #models = [];
 
   connectedCallback() {
-    const upload = h('button', {
-      class: 'button slim',
-      type: 'button',
-      icon: 'file',
-      words: 'voice.upload',
-      onclick: () => this.#upload(),
-    });
-    const record = h('button', {
-      class: 'button slim',
-      type: 'button',
-      icon: 'mic',
-      words: 'voice.record',
-      onclick: () => this.#record(),
-    });
-    this.#listen = h('button', {
-      class: 'button slim',
-      type: 'button',
-      icon: 'play',
-      words: 'voice.listen',
-      onclick: () => void this.#preview(),
-    });
+    const upload = textButton('file', 'voice.upload', () => this.#upload());
+    const record = textButton('mic', 'voice.record', () => this.#record());
+    this.#listen = textButton('play', 'voice.listen', () => void this.#preview());
     this.#select.onchange = () => void this.#choose(this.#select.value);
     this.append(
       h('label', null, h('span', { words: this.getAttribute('words') ?? 'voice.label' }), this.#select),

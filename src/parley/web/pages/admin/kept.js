@@ -1,6 +1,6 @@
 /** What a server stores: voices, keys, recordings, disk space, and its log. */
 
-import { copy, h, sheet, toast } from '../../elements/dom.js';
+import { copy, h, sheet, textButton, toast } from '../../elements/dom.js';
 import { clock, date, number, t } from '../../words/words.js';
 import { act, ask, askIfAny, dangerButton, refreshAll, renew, showSection, table, taskWord } from './shared.js';
 
@@ -73,13 +73,7 @@ export async function drawKeys() {
   if (answer === undefined) return;
   showSection('keys', answer !== null);
   if (!answer) return;
-  const add = h('button', {
-    class: 'button slim',
-    type: 'button',
-    icon: 'plus',
-    words: 'admin.key_new',
-    onclick: newKey,
-  });
+  const add = textButton('plus', 'admin.key_new', newKey);
   renew(
     'keys',
     table(

@@ -1,6 +1,6 @@
 /** Actions for a call that has ended. */
 
-import { copy, download, h, sheet, toast } from '../../elements/dom.js';
+import { copy, download, h, sheet, textButton, toast } from '../../elements/dom.js';
 import { forgetRecording } from '../../elements/forget.js';
 import { viewerUrl } from '../../elements/recents.js';
 import { linesOf, plainText, srt, vtt } from '../../talk/export.js';
@@ -26,13 +26,7 @@ export function openExport(captions) {
     h(
       'div',
       { class: 'stack' },
-      h('button', {
-        class: 'button',
-        type: 'button',
-        icon: 'copy',
-        words: 'after.copy',
-        onclick: () => void copy(textOf(captions)),
-      }),
+      textButton('copy', 'after.copy', () => void copy(textOf(captions)), ''),
       ...files.map(([kind, type, make]) =>
         h('button', {
           class: 'button',
@@ -67,8 +61,6 @@ export function showAfter(page, place) {
   const blob = call.recorded;
   const captions = /** @type {import('../../talk/captions.js').Captions} */ (call.captions);
   const hasWords = captions.list.some(({ who }) => who !== 'note');
-  /** @param {string} icon @param {string} words @param {() => void} onclick */
-  const button = (icon, words, onclick) => h('button', { class: 'button slim', type: 'button', icon, words, onclick });
   const share = async () => (await import('../../elements/share/share.js')).openShare({ recordingId, app, blob });
   const forget = async () => {
     if (!(await forgetRecording(recordingId))) return;
@@ -77,8 +69,8 @@ export function showAfter(page, place) {
     page.controls.moveFocus(false);
   };
   const nodes = [
-    blob && button('download', 'after.recording', () => save(blob, `parley-${kind}`)),
-    hasWords && button('text', 'after.words', () => openExport(call.captions)),
+    blob && textButton('download', 'after.recording', () => save(blob, `parley-${kind}`)),
+    hasWords && textButton('text', 'after.words', () => openExport(call.captions)),
     recordingId &&
       h('a', {
         class: 'button slim',
@@ -88,8 +80,8 @@ export function showAfter(page, place) {
         icon: 'play',
         words: 'after.look',
       }),
-    recordingId && button('share', 'after.share', () => void share()),
-    recordingId && button('trash', 'after.delete', () => void forget()),
+    recordingId && textButton('share', 'after.share', () => void share()),
+    recordingId && textButton('trash', 'after.delete', () => void forget()),
   ].filter((node) => node instanceof Node);
   place.replaceChildren(...nodes);
   place.hidden = nodes.length === 0;

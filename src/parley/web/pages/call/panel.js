@@ -1,7 +1,7 @@
 /** The settings of a call, as groups of controls. */
 
 import { choice, group, preset, range, toggle } from '../../elements/form.js';
-import { h } from '../../elements/dom.js';
+import { h, textButton } from '../../elements/dom.js';
 import { recordingSwitch } from '../../elements/consent.js';
 import { developerSwitch } from '../../elements/developer.js';
 import { CONTEXT_TOKENS } from '../../wire/duplex.js';
@@ -188,10 +188,6 @@ export function settingsPanel(page) {
     recording(page),
     help(page),
     developerSwitch(),
-    h(
-      'div',
-      { class: 'row' },
-      h('button', { class: 'button slim', type: 'button', icon: 'retry', words: 'settings.reset', onclick: reset }),
-    ),
+    h('div', { class: 'row' }, textButton('retry', 'settings.reset', reset)),
   );
 }

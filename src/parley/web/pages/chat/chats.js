@@ -1,6 +1,6 @@
 /** The chats stored in this browser: open, find, rename, delete. Deleting a chat also deletes the server's copies. */
 
-import { $, askName, confirmed, h, iconButton, say, toast } from '../../elements/dom.js';
+import { $, askName, confirmed, h, iconButton, say, textButton, toast } from '../../elements/dom.js';
 import { deleteRecording } from '../../elements/forget.js';
 import { forgetChat, keepChat, listChats, matches, nameChat, titleOf, watchChats } from '../../talk/history.js';
 import { date, t } from '../../words/words.js';
@@ -38,13 +38,7 @@ export class Chats {
     this.page = page;
     this.shown = shown;
     const close = iconButton('close', 'action.close', () => this.close(), 'narrow');
-    const fresh = h('button', {
-      class: 'button',
-      type: 'button',
-      icon: 'plus',
-      words: 'chat.new',
-      onclick: () => void this.fresh(),
-    });
+    const fresh = textButton('plus', 'chat.new', () => void this.fresh(), '');
     this.node = h(
       'aside',
       { class: 'chats', label: 'chat.history' },

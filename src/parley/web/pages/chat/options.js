@@ -1,7 +1,7 @@
 /** Settings of a chat, and saving it as a file. */
 
 import { recordingSwitch } from '../../elements/consent.js';
-import { download, h, iconButton, painted, sheet } from '../../elements/dom.js';
+import { download, h, iconButton, painted, sheet, textButton } from '../../elements/dom.js';
 import { group, range, toggle } from '../../elements/form.js';
 import { titleOf } from '../../talk/history.js';
 import { t } from '../../words/words.js';
@@ -55,11 +55,7 @@ export function optionsPanel(page) {
       answers(page),
       group('settings.recording', true, recordingSwitch()),
       group('help.title', false, h('p', { words: 'help.chat' }), h('p', { class: 'quiet', words: 'help.keys_chat' })),
-      h(
-        'div',
-        { class: 'row' },
-        h('button', { class: 'button slim', type: 'button', icon: 'retry', words: 'settings.reset', onclick: reset }),
-      ),
+      h('div', { class: 'row' }, textButton('retry', 'settings.reset', reset)),
     );
   // These settings are many, and none is needed to write a message.
   void painted().then(async () => {
