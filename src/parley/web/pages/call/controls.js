@@ -66,6 +66,7 @@ export class Controls {
   #calm = h('div', { class: 'calm' });
   #state = h('strong', { class: 'now' });
   #time = h('span', { class: 'num' });
+  #open = '';
 
   /** @param {CallPage} page */
   constructor(page) {
@@ -86,9 +87,9 @@ export class Controls {
     this.#hush = round('hush', hushIcon, `call.${hush}`, () => hushNow(page), `control.${hush}`);
     this.#force = isHalf ? null : round('force', 'listen', 'call.force', force, 'control.force');
     // A key press also moves the focus; after a tap the on-screen keyboard would cover the text.
-    const show = (/** @type {string} */ name) => (/** @type {MouseEvent} */ event) => {
+    const show = (/** @type {'conversation' | 'settings'} */ name) => (/** @type {MouseEvent} */ event) => {
       page.openSide(name);
-      if (event.detail === 0) $(`#tab-${name}`).focus();
+      if (event.detail === 0 && this.#open === name) $(`#tab-${name}`).focus();
     };
     this.#text = round('text', 'text', 'call.conversation', show('conversation'), 'control.text');
     this.#settings = round('settings', 'settings', 'call.settings', show('settings'), 'control.settings');
@@ -151,6 +152,7 @@ export class Controls {
 
   /** @param {'conversation' | 'settings' | ''} open the part of the side that is open */
   showOpen(open) {
+    this.#open = open;
     buttonOf(this.#text)?.setAttribute('aria-expanded', String(open === 'conversation'));
     buttonOf(this.#settings)?.setAttribute('aria-expanded', String(open === 'settings'));
   }
