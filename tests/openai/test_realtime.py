@@ -321,8 +321,12 @@ async def test_who_waits_gets_the_first_event_with_the_place():
         first = asyncio.create_task(talk.next())
         await until(lambda: len(running.runtime.dispatcher.queue) == 1)
         assert not first.done()
+        # 64 messages are kept.
+        for number in range(65):
+            await talk.send(type="input_audio_buffer.clear", event_id=f"mine {number}")
+        assert (await first).error.event_id == "mine 64"
         await busy.close()
-        assert (await first).type == "session.created"
+        assert (await talk.next()).type == "session.created"
 
 
 async def test_a_browsers_key_is_short_lived_and_comes_as_a_subprotocol():

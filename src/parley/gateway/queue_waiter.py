@@ -192,18 +192,15 @@ class QueueWaiter(ClientWatch[Message]):
             raise
         try:
             found = dialect.early(name)
+            if found == "keep":
+                self._keep(name, message)
         except ParleyError as error:
             error.client_event_id = await read_aside(
                 message.size, lambda: openai.event_id_of(message.payload())
             )
             raise
-        match found:
-            case "stop":
-                self._last_word(dialect.closed("stopped"), "stopped")
-            case "keep":
-                self._keep(name, message)
-            case "ignore":
-                pass
+        if found == "stop":
+            self._last_word(dialect.closed("stopped"), "stopped")
 
     def _keep(self, name: str, message: Message) -> None:
         if len(self.kept) >= self.dialect.keeps_most:
