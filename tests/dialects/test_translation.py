@@ -504,6 +504,17 @@ def test_a_turn_that_was_interrupted_did_not_fail_and_the_other_way_round(facts,
 # ---- ends ----
 
 
+@pytest.mark.parametrize("counted", [(20, 8, 5, 7), (6, 8, 5, 9)], ids=["apart", "read as words"])
+def test_the_input_of_an_answer_is_the_sum_of_its_parts(counted):
+    tokens, audio, image, cached = counted
+    counts = events.TokenCounts(tokens, cached=cached, audio=audio, image=image)
+    usage = openai_response(tokens=counts)[1]["usage"]
+
+    parts = usage["input_token_details"]
+    assert sum(parts[f"{name}_tokens"] for name in ("text", "audio", "image")) == tokens
+    assert parts["cached_tokens"] == min(cached, tokens)
+
+
 def test_a_failure_that_a_session_outlives_closes_it_when_it_is_its_end():
     for event, code in ((events.Failed, None), (partial(events.SessionEnded, "error"), 1011)):
         assert duplex().encode(event(InferenceFailed())).close_code == code

@@ -256,17 +256,21 @@ def _status(event: events.TurnCompleted) -> tuple[str, dict[str, Any] | None]:
 def _usage(event: events.TurnCompleted) -> dict[str, Any]:
     tokens = event.tokens
     output = tokens.output + tokens.speech
+    # A model that reads words may have fewer tokens in its context than the audio is counted as.
+    audio = min(tokens.audio, tokens.input)
+    image = min(tokens.image, tokens.input - audio)
+    cached = min(tokens.cached, tokens.input)
     return {
         "total_tokens": tokens.input + output,
         "input_tokens": tokens.input,
         "output_tokens": output,
         "input_token_details": {
-            "text_tokens": max(0, tokens.input - tokens.audio - tokens.image),
-            "audio_tokens": tokens.audio,
-            "image_tokens": tokens.image,
-            "cached_tokens": tokens.cached,
+            "text_tokens": tokens.input - audio - image,
+            "audio_tokens": audio,
+            "image_tokens": image,
+            "cached_tokens": cached,
             "cached_tokens_details": {
-                "text_tokens": tokens.cached,
+                "text_tokens": cached,
                 "audio_tokens": 0,
                 "image_tokens": 0,
             },
