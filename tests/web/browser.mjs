@@ -1475,7 +1475,7 @@ const scenarios = {
     await page.locator('body').press('m');
     await page.locator('.state').getByText('Your microphone is muted').waitFor();
     await page.waitForTimeout(MUTE_MS);
-    await page.locator('body').press('m');
+    await page.locator('body').press('M');
     await page.locator('.dock [aria-label^="Mute"]').waitFor();
     await page.waitForTimeout(MUTE_MS);
     // Text by key: the focus is in the panel, and after Escape where it came from.

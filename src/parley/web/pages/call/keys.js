@@ -40,13 +40,14 @@ export function listenToKeys(page, { main, side }, where = document) {
     if (event.key === 'Escape') closeSide(event);
     if (!isForPage(event)) return;
     const at = /** @type {HTMLElement} */ (event.target);
-    if (event.key === ' ' && page.calls.isOn && !isAimed(at)) {
+    const key = event.key.toLowerCase();
+    if (key === ' ' && page.calls.isOn && !isAimed(at)) {
       event.preventDefault();
       if (page.half?.order?.isPushToTalk) page.half.hold(true);
       else if (!event.repeat) mute();
-    } else if (event.key === 'm') mute();
-    else if (event.key === 'f') page.stageVideo?.full();
-    else if (event.key === 's' && page.stageVideo) page.settings.set('captions', !page.settings.get('captions'));
+    } else if (key === 'm') mute();
+    else if (key === 'f') page.stageVideo?.full();
+    else if (key === 's' && page.stageVideo) page.settings.set('captions', !page.settings.get('captions'));
   });
   where.addEventListener('keyup', (event) => {
     if (event.key !== ' ' || !isForPage(event) || !page.calls.isOn) return;
