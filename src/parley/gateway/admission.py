@@ -38,10 +38,7 @@ TURN_S: Final = 10.0
 TURNS: Final = 64
 """Number of requests of one caller that may wait."""
 
-FORWARDED_HEADERS = (
-    *("forwarded", "via", "x-real-ip"),
-    *(f"x-forwarded-{name}" for name in ("for", "host", "proto")),
-)
+FORWARDED_HEADERS = ("forwarded", "via", "x-real-ip", "x-forwarded-for", "x-forwarded-proto")
 
 
 class Admission:
