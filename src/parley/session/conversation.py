@@ -87,6 +87,10 @@ FIRST_PIECE_MS: Final = 200
 """Length of the first piece of audio of more than a second. Coding and decoding a second of Opus
 takes 30 ms, for which the person who asked would wait."""
 
+TRANSCRIBED_TOGETHER: Final = (
+    "These words are in the transcript of a later turn: both were answered together."
+)
+
 _log = logs.get(__name__)
 
 
@@ -644,16 +648,25 @@ class ConversationRunner:
         response.is_filled = True
         response.tokens = filled.tokens
         for item in filled.fresh:
-            if not (self._view.spec.transcribes and item is filled.fresh[-1]):
+            if not self._view.spec.transcribes:
                 self._transcribed(response, item, None)
+            elif item is not filled.fresh[-1]:
+                self._transcribed(response, item, None, InvalidRequest(TRANSCRIBED_TOGETHER))
             elif filled.heard:
                 self._transcribed(response, item, filled.heard)
 
-    def _transcribed(self, response: Response, item: ConversationItem, text: str | None) -> None:
+    def _transcribed(
+        self,
+        response: Response,
+        item: ConversationItem,
+        text: str | None,
+        error: ParleyError | None = None,
+    ) -> None:
         assert item.sound is not None
         response.is_transcribed |= text is not None
         length_ms = item.sound.duration_ms
-        self._session.emit(TurnTranscribed(response.turn, text, item.item_id, length_ms))
+        place = (response.turn, text, item.item_id, length_ms)
+        self._session.emit(TurnTranscribed(*place, error=error))
 
     async def _stream(self, response: Response) -> None:
         response.is_started = True

@@ -406,10 +406,12 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         if self._session["audio"]["input"]["transcription"] is None and not self._transcribes:
             return []
         known = self._items.find(event.item_id) if event.item_id in self._items else None
-        if known is not None and known["content"][0].get("transcript") is not None:
+        if known is not None and known["content"][0].get("transcript", "") is not None:
             # A turn may be answered more than once.
             return []
         if event.text is None:
+            if known is not None:
+                del known["content"][0]["transcript"]
             why = event.error
             error = {
                 "type": "transcription_error",
