@@ -115,6 +115,9 @@ export const pageScenarios = {
     await page.getByText('Nothing matches.').waitFor();
     await page.goto('/docs#status');
     await page.locator('#status summary').first().waitFor();
+    // On a low screen the end of a list that stays in view would never be seen.
+    await page.setViewportSize({ width: 844, height: 390 });
+    assert.equal(await page.locator('.rest aside').evaluate((node) => getComputedStyle(node).position), 'static');
   },
 
   async prose({ page }) {
