@@ -472,7 +472,6 @@ async def test_a_certificate_is_checked_unless_trusted_or_told_not_to(tmp_path: 
     assert trusted.text == unchecked.text == "A grey square."
     other = ssl.SSLCertVerificationError("")
     other.verify_code, other.verify_message = 62, "Hostname mismatch"
-    # Trusting a certificate gives it no other name.
     assert "--ca" not in unreachable(server.url, other).hint
 
 

@@ -680,7 +680,7 @@ async def test_what_is_not_there_says_what_to_use_instead():
         ("POST", "/images/generations", "pictures"),
         ("GET", "/files", "data URLs"),
         ("POST", "/realtime/calls", "websocket"),
-        ("POST", "/realtime/sessions", "client_secrets, with the settings in"),
+        ("POST", "/realtime/sessions", "client_secrets, with the settings"),
         ("POST", "/live/sessions", "websocket"),
         ("GET", "/no/such/thing", "docs"),
         ("GET", "/chat/completions/chatcmpl-1", "does not store"),

@@ -44,10 +44,7 @@ def allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
             soft = limit
     if 0 <= soft < 1024:
-        hint = (
-            "Each call takes two. Set LimitNOFILE=65536 (systemd), --ulimit nofile=65536 (Docker), "
-            "or nofile in /etc/security/limits.conf (logins)."
-        )
+        hint = "Set LimitNOFILE=65536 (systemd), --ulimit nofile=65536 (Docker), or limits.conf."
         log.warning("few_open_files_allowed", limit=soft, hint=hint)
 
 

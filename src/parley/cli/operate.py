@@ -8,8 +8,8 @@ from urllib.parse import quote
 import typer
 
 from parley.cli.lazy import VerbGroup
-from parley.cli.remote import Columns, NotAllowed, RemoteServer, Titled, VerbReport, reports
-from parley.errors import SetupError
+from parley.cli.remote import ADMIN_HINT, Columns, RemoteServer, Titled, VerbReport, reports
+from parley.errors import SetupError, Unauthorized
 
 
 @reports
@@ -73,7 +73,9 @@ def sessions(server: RemoteServer) -> VerbReport:
     found = server.ask("GET", "/status")
     states, listed = found["session_states"], found["sessions"]
     if states and not listed:
-        raise NotAllowed("The server lists its sessions for operators only.")
+        error = Unauthorized("The server lists its sessions for operators only.")
+        error.hint = ADMIN_HINT
+        raise error
     return VerbReport(
         data={"session_states": states, "sessions": listed},
         table=Titled(SESSION_COLUMNS, listed, none="No sessions."),

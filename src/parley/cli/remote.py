@@ -26,12 +26,6 @@ ADMIN_HINT: Final = (
 )
 
 
-class NotAllowed(Unauthorized):
-    """The server refused; the hint says which right is needed."""
-
-    hint = ADMIN_HINT
-
-
 @dataclass(frozen=True, slots=True)
 class RemoteServer:
     """The running server that the options select."""

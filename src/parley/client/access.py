@@ -30,8 +30,6 @@ CERTIFICATE_HINT: Final = (
     "For a self-signed certificate, pass it with ca='certs/cert.pem' (--ca), "
     "or disable the check with insecure=True (--insecure)."
 )
-UNKNOWN_ISSUER: Final = (18, 19, 20, 21)
-"""OpenSSL's codes for certificates that are valid once they, or their issuers, are trusted."""
 INVALID_HINT: Final = (
     "Use a name or address that the certificate has, or have it replaced if it is expired; "
     "insecure=True (--insecure) disables the check."
@@ -84,7 +82,7 @@ def unreachable(url: str, error: Exception) -> Unreachable:
     match cause:
         case ssl.SSLCertVerificationError():
             why = f"its certificate is not trusted ({cause.verify_message})."
-            is_unknown = cause.verify_code in UNKNOWN_ISSUER
+            is_unknown = 18 <= cause.verify_code <= 21  # Fine once it or its issuer is trusted.
             return Unreachable(url, why, hint=CERTIFICATE_HINT if is_unknown else INVALID_HINT)
         case ssl.SSLError():
             why = f"no TLS there ({(cause.reason or str(cause)).replace('_', ' ').lower()})."

@@ -79,11 +79,8 @@ def _files(folders: list[Path]) -> SessionLogs:
             return FileSessionLogs(folder, removes=folder.parent == MEMORY)
         except OSError as error:
             _log.warning("session_log_folder_unusable", folder=str(folder), why=str(error))
-    _log.warning(
-        "session_logs_off",
-        why="a lost worker loses its sessions",
-        hint="Let storage.session_logs name a folder that this user may write.",
-    )
+    hint = "Let storage.session_logs name a folder that this user may write."
+    _log.warning("session_logs_off", why="a lost worker loses its sessions", hint=hint)
     return SessionLogs()
 
 

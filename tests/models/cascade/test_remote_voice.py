@@ -347,12 +347,10 @@ def test_a_public_voice_is_not_asked_for_answers_that_may_be_dropped():
     assert answers_early(ModelSettings(tts="http://localhost:8880/v1"))
 
 
-@pytest.mark.parametrize("part", ["llm", "asr", "tts"])
-def test_pages_promise_that_nothing_leaves_the_server_only_if_all_parts_are_its_own(part):
-    settings = ModelSettings()
-
-    assert name_of(settings) == "pocket"
-    assert name_of(settings.model_copy(update={part: "http://192.0.2.7/v1"})) == "cascade"
+def test_pages_promise_that_nothing_leaves_the_server_only_if_all_parts_are_its_own():
+    assert name_of(ModelSettings()) == "pocket"
+    for part in ("llm", "asr", "tts"):
+        assert name_of(ModelSettings().model_copy(update={part: "http://a/v1"})) == "cascade"
 
 
 @pytest.mark.parametrize(

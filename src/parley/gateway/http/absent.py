@@ -10,17 +10,12 @@ NO_WEBRTC: Final = (
     "There is no WebRTC here yet: connect with transport 'websocket' ({}). In the SDKs' own words: "
     "transport: 'websocket', or OpenAIRealtimeWebSocket."
 )
+SECRETS: Final = "Use POST /v1/realtime/client_secrets, with the settings (and type) in session."
 
 INSTEAD: Final[tuple[tuple[str, str], ...]] = (
     ("/v1/realtime/calls", NO_WEBRTC.format("/v1/realtime")),
-    (
-        "/v1/realtime/sessions",
-        'Use POST /v1/realtime/client_secrets, with the settings in "session".',
-    ),
-    (
-        "/v1/realtime/transcription_sessions",
-        'Use POST /v1/realtime/client_secrets, with "session": {"type": "transcription", …}.',
-    ),
+    ("/v1/realtime/sessions", SECRETS),
+    ("/v1/realtime/transcription_sessions", SECRETS),
     ("/v1/realtime", NO_WEBRTC.format("/v1/realtime")),
     ("/v1/live/", NO_WEBRTC.format("/v1/live/sessions")),
     ("/v1/completions", "Use /v1/chat/completions or /v1/responses."),
