@@ -40,13 +40,17 @@ class Arrivals:
         """Seconds of audio from the gap that have not arrived, seconds that have arrived since, and
         since when."""
         self.restored_s = 0.0
-        """Seconds of audio that waited at another worker, and wait here from the start."""
+        """Seconds of audio that waited at another worker, which count as the first of the next
+        gap."""
+        self._waited_s = 0.0
+        """The same, of this gap."""
 
     def end_gap(self, seconds: float) -> None:
         """The client was away for this time. Audio that is missing from an earlier gap is still
         expected."""
         self._gap_s = self._left_s = min(max(seconds, self._left_s), LATE_LIMIT_S)
         self._began_s, self._heard_s = self._clock.monotonic(), 0.0
+        self._waited_s, self.restored_s = self.restored_s, 0.0
 
     @property
     def has_backlog(self) -> bool:
@@ -60,7 +64,7 @@ class Arrivals:
         now_s = self._clock.monotonic()
         if now_s - self._began_s > max(self._gap_s, CATCH_UP_S):
             return 0.0
-        heard_s = self.restored_s + self._heard_s
+        heard_s = self._waited_s + self._heard_s
         early_s = min(self._gap_s, heard_s - (now_s - self._heard_since_s))
         # The model may take a while to start with the received audio.
         return early_s + CATCH_UP_S if early_s >= STOOD_STILL_S else 0.0
