@@ -102,9 +102,9 @@ def describe(settings: ModelSettings) -> ModelPlan:
             problems.append(
                 f"{name} needs the package {PACKAGES[package]}, which is not installed."
             )
-    for name in (settings.llm, settings.asr, settings.tts):
-        # A voice has no hub id.
-        may_be_id = name != settings.tts and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name)
+    # A voice has no hub id.
+    for name, has_id in ((settings.llm, True), (settings.asr, True), (settings.tts, False)):
+        may_be_id = has_id and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name)
         is_known = name == "own" or is_address(name) or may_be_id
         if not is_known and not Path(name).expanduser().exists():
             problems.append(f"There is no '{name}'; an address starts with http:// or https://.")
