@@ -747,7 +747,7 @@ class ConversationRunner:
         is_apart = item not in self._items
         response.is_unsaid = not (item.spoken or is_apart) and ending is not Ending.DONE
         if response.is_unsaid and self._has_items:
-            # The client knows the item.
+            # The client knows the item: it stays, as an answer of which nothing was heard.
             item.say("", 0.0)
         called = () if response.request.is_apart else response.calls.done
         completed = TurnCompleted(

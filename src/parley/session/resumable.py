@@ -158,7 +158,7 @@ class ResumableSocket:
         """True if another worker has continued the session."""
         self._remembered: dict[str, Any] | None = None
         """The session's last state; unused once it has ended."""
-        self._left: Disconnected | None = None
+        self._departure: Disconnected | None = None
         """How the client closed its connection, if it did so to end the session."""
         self._why_over = ""
         """The reason why no client can continue the session; "" while one can."""
@@ -234,8 +234,8 @@ class ResumableSocket:
         while True:
             attached = self._attached
             if attached is None:
-                if self._left is not None:
-                    raise self._left
+                if self._departure is not None:
+                    raise self._departure
                 self._changed.clear()
                 await self._changed.wait()
                 continue
@@ -436,7 +436,7 @@ class ResumableSocket:
     def _lose(self, attached: _Attachment, error: Disconnected) -> None:
         """The other side of a connection is gone."""
         if error.is_leaving and attached is self._attached:
-            self._left = error
+            self._departure = error
             self._refuse_from_now(f"The client closed it with code {error.code}.")
         self._detach(attached, is_client_cut=error.code == CUT_CODE)
 
