@@ -5,7 +5,7 @@
 
 import { toMediaError } from '../audio/devices.js';
 import { theRig } from '../audio/rig.js';
-import { $, element, h, say } from '../elements/dom.js';
+import { $, element, h, say, textButton } from '../elements/dom.js';
 import { mediaNotice } from '../elements/notice.js';
 import { mountShell } from '../elements/shell/shell.js';
 import { loadExtraWords, t } from '../words/words.js';
@@ -40,10 +40,10 @@ const answer = new Answer(rig);
 const method = h('b', { class: 'method' });
 const address = h('code', null);
 const dot = h('span', { class: 'dot' });
-const button = { class: 'button', type: 'button' };
 const connect = h('button', { class: 'button primary', type: 'button', onclick: () => press() });
 const speak = h('button', {
-  ...button,
+  class: 'button',
+  type: 'button',
   icon: 'mic',
   words: 'play.speak',
   'aria-pressed': 'false',
@@ -64,7 +64,7 @@ const editor = h('textarea', {
 });
 const obstacle = h('div', null);
 const wrong = h('p', { class: 'error small', role: 'alert', hidden: true });
-const sendButton = h('button', { ...button, icon: 'send', words: 'action.send', onclick: () => void send() });
+const sendButton = textButton('send', 'action.send', () => void send(), '');
 
 /** @param {Dialect} next */
 function choose(next) {
