@@ -418,8 +418,8 @@ ODD_HEADS = {
         200,
         "healthy",
     ),
-    "admin by a plain nginx": (f"{ADMIN}/1.0\r\n{LOCAL}", 401, "this machine"),
-    "empty upgrade": (f"{ADMIN}/1.1\r\n{LOCAL}Connection: upgrade, close\r\n", 401, "this machine"),
+    "admin by a plain nginx": (f"{ADMIN}/1.0\r\n{LOCAL}", 401, "its machine"),
+    "empty upgrade": (f"{ADMIN}/1.1\r\n{LOCAL}Connection: upgrade, close\r\n", 401, "its machine"),
     "two lengths": ("POST / HTTP/1.1\r\nHost: a\r\n" + "Content-Length: 1\r\n" * 2, 400, "Invalid"),
 }
 

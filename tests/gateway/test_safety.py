@@ -25,6 +25,7 @@ from websockets.asyncio.client import connect
 
 from parley.errors import OriginForbidden, SetupError, TooManySessions, Unauthorized
 from parley.gateway.admission import Admission
+from parley.gateway.peer import Peer
 from parley.gateway.standby import refuse
 from parley.gateway.worker_control import MESSAGE_LIMIT_BYTES
 from parley.protocol.control import CALLER_HEADER, CONTROL_PATH, SECRET_HEADER
@@ -41,6 +42,11 @@ def admission(*, sessions: int = 2, **security) -> Admission:
 
 def headers(**values: str) -> Headers:
     return Headers({name.replace("_", "-"): value for name, value in values.items()})
+
+
+def peer_at(address: str | None, **values: str) -> Peer:
+    scope = {"client": address and (address, 5000), "server": ("127.0.0.1", 8006)}
+    return Peer.of(scope, headers(**values))
 
 
 # Sockets
@@ -400,15 +406,17 @@ def test_origins(origin, host, allowed, passes):
         (None, {"host": "localhost"}, False),
     ],
 )
-def test_without_a_token_only_this_machine_is_admin(peer, values, is_admin):
+def test_without_a_token_only_this_machine_is_admin(peer, values, is_admin, monkeypatch):
+    monkeypatch.setattr("parley.gateway.peer.user_of", lambda *ends: 0)
     listing = authenticator(allowed_origins=["https://listed.example"])
-    assert (listing.role_of(peer, headers(**values)) == "admin") is is_admin
+    assert (listing.role_of(peer_at(peer, **values), headers(**values)) == "admin") is is_admin
 
 
-def test_a_proxy_makes_the_token_necessary():
-    behind = admission(trust_proxy=True)
+def test_a_proxy_makes_the_token_necessary(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("parley.gateway.peer.user_of", lambda *ends: 0)
+    behind, local = admission(trust_proxy=True), headers(host="localhost")
 
-    assert authenticator(trust_proxy=True).role_of("127.0.0.1", headers(host="localhost")) == "talk"
+    assert authenticator(trust_proxy=True).role_of(peer_at("127.0.0.1"), local) == "talk"
     assert behind.address_of("127.0.0.1", headers(x_forwarded_for="6.6.6.6, 1.2.3.4")) == "1.2.3.4"
     # A proxy that adds a line of its own leaves the client's above it.
     lines = Headers(raw=[(b"x-forwarded-for", b"6.6.6.6"), (b"x-forwarded-for", b"1.2.3.4")])
@@ -441,18 +449,18 @@ def test_wrong_tokens_do_not_open(token: str):
     locked = authenticator(admin_token="t0ken")
 
     shown = {"host": "localhost", "x-admin-token": token}
-    assert locked.role_of("127.0.0.1", shown) == "talk"
+    assert locked.role_of(peer_at("127.0.0.1"), Headers(shown)) == "talk"
     assert locked.admin_requirement == "An admin token is required."
 
 
 def test_workers_on_other_hosts_need_a_secret():
     for peer, said in (("10.0.0.5", headers()), ("127.0.0.1", headers(x_real_ip="10.0.0.5"))):
-        with pytest.raises(Unauthorized, match="Workers on other hosts need a shared secret"):
-            admission().check_worker(peer, said)
+        with pytest.raises(Unauthorized, match="Workers of other hosts or users need a shared"):
+            admission().check_worker(peer_at(peer, **said), said)
     with pytest.raises(Unauthorized, match="Workers on other hosts need a shared secret"):
         admission().check_worker_url("http://10.0.0.5:1")
 
-    admission(worker_secret="s").check_worker("10.0.0.5", headers(x_parley_secret="s"))
+    admission(worker_secret="s").check_worker(peer_at("10.0.0.5"), headers(x_parley_secret="s"))
     admission(worker_secret="s").check_worker_url("http://10.0.0.5:1")
 
 

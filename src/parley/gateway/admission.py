@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 
 from parley import errors
+from parley.gateway.peer import Peer
 from parley.gateway.signals import Signal
 from parley.gateway.waits import wait_until
 from parley.protocol.control import SECRET_HEADER
 from parley.protocol.networks import (
     host_name,
-    is_loopback,
     is_private_name,
     is_this_machine,
     network_of,
@@ -37,8 +37,6 @@ TURN_S: Final = 10.0
 """Time for which a request waits while its caller has as many sessions as it may have."""
 TURNS: Final = 64
 """Number of requests of one caller that may wait."""
-
-FORWARDED_HEADERS = ("forwarded", "via", "x-real-ip", "x-forwarded-for", "x-forwarded-proto")
 
 
 class Admission:
@@ -222,9 +220,9 @@ class Admission:
         if freed is not None:
             await asyncio.wait({freed}, timeout=limit_s)
 
-    def check_worker(self, peer: str | None, headers: Mapping[str, str]) -> None:
-        """Check that a worker has the shared secret. Without a secret, workers must be on this
-        machine.
+    def check_worker(self, peer: Peer, headers: Mapping[str, str]) -> None:
+        """Check that a worker has the shared secret. Without a secret, workers must be programs of
+        this server's user on this machine.
 
         Raises:
             Unauthorized: otherwise, and always for pages.
@@ -235,18 +233,13 @@ class Admission:
         if secret:
             if not hmac.compare_digest(headers.get(SECRET_HEADER, "").encode(), secret.encode()):
                 raise errors.Unauthorized("The worker secret does not match.")
-        elif not is_local(peer, headers):
-            raise errors.Unauthorized("Workers on other hosts need a shared secret.")
+        elif not peer.is_own_program:
+            raise errors.Unauthorized("Workers of other hosts or users need a shared secret.")
 
     def check_worker_url(self, url: str) -> None:
         """Without a shared secret, only workers on this machine receive sessions."""
         if not self._security.worker_secret and not names_loopback(url):
             raise errors.Unauthorized("Workers on other hosts need a shared secret.")
-
-
-def is_local(peer: str | None, headers: Mapping[str, str]) -> bool:
-    """True if the client is on this machine; a proxy on this machine may serve clients anywhere."""
-    return is_loopback(peer) and not any(name in headers for name in FORWARDED_HEADERS)
 
 
 def _place(url: str) -> tuple[str, int | None] | None:

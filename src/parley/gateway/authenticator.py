@@ -25,8 +25,9 @@ from cryptography.fernet import Fernet, InvalidToken
 
 from parley.clock import Clock
 from parley.errors import Forbidden, OriginForbidden, RateLimited, Unauthorized
-from parley.gateway.admission import FORWARDED_HEADERS, Admission
+from parley.gateway.admission import Admission
 from parley.gateway.forward_auth import ForwardAuth
+from parley.gateway.peer import Peer
 from parley.gateway.state import Key, Role
 from parley.protocol.networks import host_name, is_loopback, is_this_machine, network_of
 from parley.settings import SecuritySettings
@@ -296,11 +297,11 @@ class Authenticator:
             return None if self._users is None else self._users.find(key_id)
         return key if self._works(key) else None
 
-    def role_of(self, peer: str | None, headers: Mapping[str, str]) -> Role:
+    def role_of(self, peer: Peer, headers: Mapping[str, str]) -> Role:
         """`admin` for a holder of that role or of the admin token. If no admin token is set, also
-        for requests from this machine, except those of other sites' pages and of proxies. A session
-        token, which a browser stores, always has the role `talk`."""
-        user = None if self._users is None else self._users.user(peer, headers)
+        for programs of the server's user on this machine, except pages of other sites and proxies.
+        A session token, which a browser stores, always has the role `talk`."""
+        user = None if self._users is None else self._users.user(peer.address, headers)
         names = ("x-api-key", "x-admin-token")
         shown = (bearer_token(headers), *(headers.get(name, "") for name in names))
         keys = [user, *(self._shown_key(one) for one in shown if one.startswith(KEY_PREFIX))]
@@ -314,19 +315,22 @@ class Authenticator:
         """The error for a client without this role."""
         if self._admin_token:
             return "An admin token is required."
-        return "Admin routes answer on this machine only, until an admin token is set."
+        return (
+            "Admin routes answer programs of the server's user on its machine only, until "
+            "security.admin_token is set."
+        )
 
-    def _is_trusted(self, peer: str | None, headers: Mapping[str, str], *, is_user: bool) -> bool:
-        """True for a holder of the admin token or, if none is set, for a program or page on this
-        machine."""
+    def _is_trusted(self, peer: Peer, headers: Mapping[str, str], *, is_user: bool) -> bool:
+        """True for a holder of the admin token or, if none is set, for a program or page of the
+        server's user on this machine."""
         if self._admin_token:
             return self._admin(headers.get("x-admin-token") or bearer_token(headers)) is not None
         if is_user:
             return False  # a proxy on this machine, for a user who is not an admin
-        if self._trusts_proxy or any(name in headers for name in FORWARDED_HEADERS):
-            return False
         # Also check the Host header: a site may point its own name at 127.0.0.1.
-        if not is_loopback(peer) or not is_this_machine(host_name(f"//{headers.get('host', '')}")):
+        if self._trusts_proxy or not is_this_machine(host_name(f"//{headers.get('host', '')}")):
+            return False
+        if not peer.is_own_program:
             return False
         origin = headers.get("origin")
         if origin is None:

@@ -27,6 +27,7 @@ from parley.gateway.apps import Apps
 from parley.gateway.authenticator import Authenticator, Caller, caller_word
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.metrics import Metrics
+from parley.gateway.peer import Peer
 from parley.gateway.queue_waiter import SHUTTING_DOWN, QueueWaiter, send_answer
 from parley.gateway.resumption import Resumption, wants_resume
 from parley.gateway.session_relay import SessionRelay
@@ -201,8 +202,8 @@ class ConnectionHandler:
             ParleyError: it is not.
         """
         websocket, dialect, caller = newcomer.websocket, newcomer.dialect, newcomer.caller
-        peer = websocket.client.host if websocket.client else None
-        address = self.admission.address_of(peer, websocket.headers)
+        peer = Peer.of(websocket.scope, websocket.headers)
+        address = self.admission.address_of(peer.address, websocket.headers)
         if isinstance(caller, ParleyError):
             raise caller
         self.authenticator.count(caller, address)

@@ -16,6 +16,7 @@ from parley import __version__, logs
 from parley.errors import ParleyError, ServiceUnavailable, Unauthorized
 from parley.gateway.admission import Admission, names_loopback
 from parley.gateway.metrics import Metrics
+from parley.gateway.peer import Peer
 from parley.gateway.signals import Signal
 from parley.gateway.tls import worker_tls
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
@@ -63,7 +64,7 @@ class WorkerControl:
         connection.set_message_limit(MESSAGE_LIMIT_BYTES)
         worker: Worker | None = None
         try:
-            peer = websocket.client.host if websocket.client else None
+            peer = Peer.of(websocket.scope, websocket.headers)
             self.admission.check_worker(peer, websocket.headers)
             hello = await self._hello(connection)
             worker = self._welcome(hello, connection)

@@ -71,7 +71,7 @@ def load(
     if security.allowed_hosts and not (security.admin_token or security.trust_proxy):
         warn(
             "security.allowed_hosts is set, but neither security.admin_token nor "
-            "security.trust_proxy: behind a proxy on this machine, clients may be admins"
+            "security.trust_proxy: clients may be admins, if root or this user runs a proxy"
         )
     return settings
 

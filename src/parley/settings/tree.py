@@ -365,7 +365,7 @@ class SecuritySettings(Part):
     """Access control."""
 
     admin_token: str | None = None
-    """Token for admin routes; unset: loopback clients only."""
+    """Token for admin routes; unset: programs of the server's user on its machine only."""
     needs_key: bool = False
     """Require an API key for sessions and data."""
     anonymous_per_minute: int = Field(600, ge=0)
@@ -377,7 +377,7 @@ class SecuritySettings(Part):
     """Public DNS names of this server that are not in its certificate; * stands for any part.
     Addresses and local names need no entry."""
     worker_secret: str | None = None
-    """Secret shared by gateway and workers; required unless they use loopback."""
+    """Secret shared by gateway and workers; required unless they use loopback as one user."""
     trust_proxy: bool = False
     """Read client addresses from X-Forwarded-For, and from X-Forwarded-Proto whether they come by
     TLS."""

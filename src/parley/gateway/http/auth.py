@@ -23,6 +23,7 @@ from parley.gateway.authenticator import SHARE_PREFIX, who
 from parley.gateway.http import pages
 from parley.gateway.http.requester import Requester, RequestHeaders
 from parley.gateway.parts import AccessControl
+from parley.gateway.peer import Peer
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.state import AuditEntry
 from parley.media import decoder
@@ -55,7 +56,8 @@ def check(scope: Scope, access: AccessControl) -> None:
     Raises:
         ParleyError: it is not allowed.
     """
-    headers, path, peer = scope["state"]["headers"], scope["path"], peer_of(scope)
+    headers, path = scope["state"]["headers"], scope["path"]
+    peer = Peer.of(scope, headers)
     if path == VOICE_PATH:
         # Workers may know us by any name their operator chose.
         access.admission.check_worker(peer, headers)
@@ -63,8 +65,8 @@ def check(scope: Scope, access: AccessControl) -> None:
     if path not in ("/health", "/ready"):
         access.admission.check_host(headers)
     requester = Requester(
-        caller=access.authenticator.identify(headers, _token(scope), peer=peer),
-        address=access.admission.address_of(peer, headers),
+        caller=access.authenticator.identify(headers, _token(scope), peer=peer.address),
+        address=access.admission.address_of(peer.address, headers),
         peer=peer,
         headers=headers,
         access=access,
@@ -89,7 +91,7 @@ def check_socket(scope: Scope, access: AccessControl) -> None:
     headers = RequestHeaders(scope)
     if scope["path"] == CONTROL_PATH:
         # Workers may know us by any name their operator chose.
-        access.admission.check_worker(peer_of(scope), headers)
+        access.admission.check_worker(Peer.of(scope, headers), headers)
         return
     access.admission.check_host(headers)
     access.admission.check_origin(headers)

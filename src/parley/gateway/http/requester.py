@@ -12,6 +12,7 @@ from starlette.types import Scope
 from parley.errors import Forbidden, Unauthorized
 from parley.gateway.authenticator import Caller, caller_word
 from parley.gateway.parts import AccessControl
+from parley.gateway.peer import Peer
 from parley.gateway.state import Key, Role
 from parley.library.voices import VoiceUser
 from parley.protocol.networks import network_of
@@ -20,10 +21,7 @@ from parley.protocol.networks import network_of
 class RequestHeaders(Headers):
     """Headers of a request for about a dozen look-ups: decoded once, while Starlette's class
     compares the name with every line each time. If several lines have the same name, the first
-    counts.
-
-    nginx adds no header that shows a proxy, unless its file says so. It sends HTTP/1.0 or, with the
-    lines for WebSockets, an empty upgrade, as no client does: such a request has `Via`."""
+    counts."""
 
     def __init__(self, scope: Scope) -> None:
         super().__init__(scope=scope)
@@ -31,9 +29,6 @@ class RequestHeaders(Headers):
             name.decode("latin-1"): value.decode("latin-1")
             for name, value in reversed(scope["headers"])
         }
-        is_upgrade = "upgrade" in self._first.get("connection", "").lower()
-        if scope.get("http_version") == "1.0" or (is_upgrade and "upgrade" not in self._first):
-            self._first.setdefault("via", "unknown")
 
     def __getitem__(self, key: str) -> str:
         return self._first[key.lower()]
@@ -51,12 +46,12 @@ class Requester:
 
     Args:
         address: of the client, even behind a proxy.
-        peer: address of the connection.
+        peer: the other end of the connection.
     """
 
     caller: Caller
     address: str
-    peer: str | None
+    peer: Peer
     headers: Mapping[str, str]
     access: AccessControl
 

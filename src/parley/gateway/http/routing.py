@@ -134,7 +134,7 @@ def _admit(request: Request, role: Role) -> None:
     requester: Requester = request.state.requester
     requester.check_role(role)
     request.state.is_audited = True
-    log.info("admin", method=request.method, path=request.url.path, address=requester.peer)
+    log.info("admin", method=request.method, path=request.url.path, address=requester.peer.address)
 
 
 class Router:
