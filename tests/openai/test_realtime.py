@@ -168,28 +168,52 @@ async def test_without_turn_detection_the_client_says_when():
     assert too_short.code == error.code == "input_audio_buffer_commit_empty"
 
 
-async def test_the_transcript_of_what_the_model_heard():
+@pytest.mark.parametrize("detection", [{"type": "server_vad", "create_response": False}, None])
+async def test_a_client_reads_what_the_model_heard_before_it_requests_an_answer(detection: Any):
+    written = "conversation.item.input_audio_transcription.completed"
     async with talking() as (_, talk):
-        detection = {"type": "server_vad", "create_response": False}
         model = {"model": "gpt-4o-mini-transcribe"}
         await talk.set(audio={"input": {"transcription": model, "turn_detection": detection}})
         for _ in range(2):
             await talk.say()
-            await talk.until("input_audio_buffer.committed")
+            if detection is None:
+                await talk.connection.input_audio_buffer.commit()
+            done = await talk.until(written)
         await talk.answer(conversation="none")
         await talk.answer()
-        failed, done = (each for each in talk.events if "input_audio_transcription" in each.type)
         await talk.connection.conversation.item.retrieve(item_id=done.item_id)
         item = await talk.until("conversation.item.retrieved")
 
+    assert done.transcript == item.item.content[0].transcript == HEARD
+    assert sum("input_audio_transcription" in name for name in talk.types) == 2
+
+
+async def test_turns_that_are_answered_before_their_words_are_known_share_a_transcript():
+    async with talking(TalkingModel(word_s=0.3)) as (_, talk):
+        model = {"model": "gpt-4o-mini-transcribe"}
+        await talk.set(audio={"input": {"transcription": model, "turn_detection": None}})
+        await talk.write("hello")
+        await talk.connection.response.create()
+        await talk.until("response.created")
+        for _ in range(2):
+            await talk.say(0.5)
+            await talk.connection.input_audio_buffer.commit()
+        await talk.until("response.done")
+        await talk.answer()
+        failed, done = (each for each in talk.events if "input_audio_transcription" in each.type)
+
     assert "together" in failed.error.message
-    assert done.transcript == item.item.content[0].transcript == f"{HEARD} {HEARD}"
+    assert done.transcript == f"{HEARD} {HEARD}"
 
 
-async def test_a_model_without_transcripts_says_so():
+@pytest.mark.parametrize("detection", [{"type": "server_vad"}, None])
+async def test_a_model_without_transcripts_says_so(detection: Any):
     async with talking(TalkingModel(can=False)) as (_, talk):
-        await talk.set(audio={"input": {"transcription": {"model": "whisper-1"}}})
+        heard = {"transcription": {"model": "whisper-1"}, "turn_detection": detection}
+        await talk.set(audio={"input": heard})
         await talk.say()
+        if detection is None:
+            await talk.connection.input_audio_buffer.commit()
         failed = await talk.until("conversation.item.input_audio_transcription.failed")
 
     assert failed.error.code == "transcription_unavailable"

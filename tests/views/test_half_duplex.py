@@ -205,10 +205,10 @@ async def test_no_answer_is_started_early_for_which_something_would_be_forgotten
     await view.reset_session("s", window=Window(kind="basic", high_tokens=400, low_tokens=300))
     calls = counted(slot)
 
-    request = TurnRequest("s", (said(1.0),))
-    assert await view.prefill_early(request, answer=Generation(max_new_tokens=300))
+    first, longer = (TurnRequest("s", (said(seconds),)) for seconds in (1.0, 1.1))
+    assert await view.prefill_early(first, answer=Generation(max_new_tokens=300))
     assert calls == []
-    assert await view.prefill_early(request, answer=Generation(max_new_tokens=100))
+    assert await view.prefill_early(longer, answer=Generation(max_new_tokens=100))
     assert calls == [1]
 
 

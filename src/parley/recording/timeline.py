@@ -429,6 +429,7 @@ def turns(entries: Iterable[RecordedEntry]) -> list[FoldedTurn]:
     """Turns in order: requests and inputs that are answered or only transcribed."""
     found: list[FoldedTurn] = []
     inputs: dict[str | None, RecordedEntry] = {}
+    unanswered: set[str] = set()
     is_answered = True
     for each in entries:
         index = len(found)
@@ -442,7 +443,11 @@ def turns(entries: Iterable[RecordedEntry]) -> list[FoldedTurn]:
                 found.append(FoldedTurn(index, each.at_ms, *asked, item_id, is_answered=False))
             case InputCommitted(item_id=item_id) | ItemCreated(item_id=item_id):
                 inputs[item_id] = each
+                unanswered.add(item_id)
+            case TurnTranscribed(item_id=item_id) if item_id in unanswered:
+                continue  # it is transcribed again when it is answered
             case TurnStarted(previous_id=asked_id, item_id=item_id):
+                unanswered.clear()
                 asked = _said_and_shown(inputs.get(asked_id))
                 found.append(FoldedTurn(index, each.at_ms, *asked, asked_id or "", item_id))
             case TurnTranscribed(text=str() as text, item_id=item_id) if found:

@@ -262,7 +262,19 @@ class ConversationRunner:
         elif answers and not self._requests:
             # Requests that are already waiting will see it.
             self._requests.append(ResponseRequested())
+        elif not answers and pcm.samples.size:
+            self._listener.write_down(item_id, pcm)
         self._asked.set()
+
+    async def write_down(self, item_id: str, pcm: Pcm) -> None:
+        """Transcribe a turn that is not answered yet: its client may decide by the words."""
+        text = None
+        if self._view.spec.transcribes:
+            await self.begin_early()
+            text = (await self.answer_early(pcm)).text
+        if text != "":
+            place = (self._turns, text, item_id, pcm.duration_ms)
+            self._session.emit(TurnTranscribed(*place))
 
     @property
     def has_written(self) -> bool:

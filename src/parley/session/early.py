@@ -83,9 +83,19 @@ class EarlyAnswer:
         self._turn += 1
         self._pause_start = None
 
+    def write_down(self, item_id: str, pcm: Pcm) -> None:
+        """Find the words of a turn that is not answered yet."""
+        writing = self._write_down(item_id, pcm, self._task)
+        self._task = asyncio.create_task(self._try(writing), name="words of a turn")
+
     def end(self) -> None:
         if self._task is not None:
             self._task.cancel()
+
+    async def _write_down(self, item_id: str, pcm: Pcm, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait({before})  # it may be reading the same turn
+        await self._runner.write_down(item_id, pcm)
 
     async def _answer(self, pcm: Pcm, turn: int, pause_start: int | None) -> None:
         if turn != self._turn:

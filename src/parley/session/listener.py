@@ -315,6 +315,10 @@ class TurnListener:
         else:
             raise NothingToCommit(order.event_id)
 
+    def write_down(self, item_id: str, pcm: Pcm) -> None:
+        """Transcribe a turn that is not answered yet."""
+        self._early.write_down(item_id, pcm)
+
     def _commit_open(self, order: AudioCommitted, detection: TurnDetection) -> None:
         """Commit the current speech as a turn."""
         finder = self._finder

@@ -213,6 +213,8 @@ class HalfDuplexView(TurnView):
         if self._early_work.locked() or request.session_id != self.session_id:
             return False
         async with self._early_work:
+            if self._early is not None and self._early.request == request:
+                return True
             early, self._early = self._early, None
             await self._give_back(early)
             seconds = sum(
