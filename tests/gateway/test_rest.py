@@ -238,10 +238,13 @@ async def test_pages_learn_what_answers_for_how_long_what_is_kept_and_whom_they_
         ) as gateway,
         gateway.http() as http,
     ):
+        unknown = (await http.get("/api/frontend_defaults")).json()["model"]
+        gateway.runtime.dispatcher.worker_pool.process_begins(0)
         told = (await http.get("/api/frontend_defaults")).json()
         async with StandInWorker(gateway.url):
             answering = (await http.get("/api/frontend_defaults")).json()["model"]
 
+    assert unknown == "", "its workers may be those of another machine"
     assert told["model"] == "MiniCPM-o-4_5", "not where it lies on the disk"
     assert answering == "stand-in", "a gateway may have other settings than its workers"
     assert told["session_limits_s"] == {"audio": 90.0, "video": 60.0}

@@ -198,6 +198,14 @@ class ModelSettings(Part):
         """`llm_extra` as a dictionary."""
         return _json_object(self.llm_extra)
 
+    @property
+    def public_name(self) -> str:
+        """Name of the model for clients, without the folder it lies in. Only of "pocket" the pages
+        say that nothing of a conversation leaves the server, and what it can do."""
+        if self.name not in ("pocket", "cascade"):
+            return Path(self.name).name
+        return "pocket" if self.llm == self.asr == self.tts == "own" else "cascade"
+
 
 def _json_object(text: str) -> dict[str, Any]:
     try:

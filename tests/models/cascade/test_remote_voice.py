@@ -30,7 +30,7 @@ from parley.engine.work import (
 )
 from parley.models.cascade import remote_voice, speech, units
 from parley.models.cascade.connection import Endpoint
-from parley.models.cascade.loader import answers_early, describe, find_speaker, name_of
+from parley.models.cascade.loader import answers_early, describe, find_speaker
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.remote_voice import RemoteSpeaker
 from parley.protocol.values import DuplexConfig
@@ -348,9 +348,11 @@ def test_a_public_voice_is_not_asked_for_answers_that_may_be_dropped():
 
 
 def test_pages_promise_that_nothing_leaves_the_server_only_if_all_parts_are_its_own():
-    assert name_of(ModelSettings()) == "pocket"
-    for part in ("llm", "asr", "tts"):
-        assert name_of(ModelSettings().model_copy(update={part: "http://a/v1"})) == "cascade"
+    for name in ("pocket", "cascade"):
+        own = ModelSettings(name=name)
+        assert own.public_name == "pocket"
+        for part in ("llm", "asr", "tts"):
+            assert own.model_copy(update={part: "http://a/v1"}).public_name == "cascade"
 
 
 @pytest.mark.parametrize(

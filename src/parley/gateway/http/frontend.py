@@ -39,7 +39,10 @@ class Defaults(msgspec.Struct, kw_only=True):
     ]
     model: Annotated[
         str,
-        Meta(description="the workers' model, without the folder it lies in", examples=["pocket"]),
+        Meta(
+            description="the workers' model, without the folder it lies in; empty while unknown",
+            examples=["pocket"],
+        ),
     ]
     session_limits_s: Annotated[
         dict[Literal["audio", "video"], float],
@@ -86,11 +89,14 @@ def routes(runtime: GatewayRuntime) -> Router:
     async def defaults() -> Defaults:
         """Data that pages need before a session: the model, its limits, and what is recorded."""
         limits = runtime.settings.limits
+        pool = runtime.dispatcher.worker_pool
+        # Workers that the gateway did not start may have other settings than it has.
+        loading = model.public_name if pool.loading_workers else ""
         return Defaults(
             playback_delay_ms=settings.gateway.playback_delay_ms,
             default_lang=settings.gateway.lang or UNSET,
             api_hosts=list(settings.gateway.api_hosts),
-            model=runtime.dispatcher.worker_pool.model or Path(model.name).name,
+            model=pool.model or loading,
             session_limits_s={
                 "audio": limits.realtime_audio_s,
                 "video": limits.realtime_video_s,

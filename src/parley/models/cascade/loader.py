@@ -76,7 +76,7 @@ def load(settings: ModelSettings) -> Cascade:
         vision.result(),
         make_detector.result(),
         rows=slots,
-        name=name_of(settings),
+        name=settings.public_name,
         weights_bytes=bundled_bytes(folder) if folder else 0,
         answers_early=answers_early(settings),
         phrases=find_phrases(writer, speaker.result(), folder),
@@ -185,12 +185,6 @@ def _lines(path: Path) -> list[str]:
 
 def bundled_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-
-
-def name_of(settings: ModelSettings) -> str:
-    """Name of the model for clients. Only of "pocket" the pages say that nothing of a conversation
-    leaves the server, and what it can do."""
-    return "pocket" if settings.llm == settings.asr == settings.tts == "own" else "cascade"
 
 
 def is_own_llm(settings: ModelSettings) -> bool:
