@@ -116,6 +116,7 @@ async def test_asking_sends_pictures_sounds_and_words() -> None:
             streaming=False,
             temperature=0.25,
             max_tokens=7,
+            record=False,
             tools=[{"type": "function", "function": {"name": "look"}}],
         )
 
@@ -124,6 +125,7 @@ async def test_asking_sends_pictures_sounds_and_words() -> None:
     (request,) = server.heard[0]
     generation = request["generation"]
     assert (generation["temperature"], generation["max_new_tokens"]) == (0.25, 7)
+    assert request["record"] is False
     assert [tool["function"]["name"] for tool in request["tools"]] == ["look"]
     image, sound, text = request["messages"][0]["content"]
     assert (image["type"], text["text"]) == ("image", "What is this?")

@@ -106,6 +106,7 @@ export const pageScenarios = {
     assert.equal(await found.count(), 1);
     await found.locator('summary').click();
     await found.getByText('messages[].role').waitFor();
+    assert.match(await found.locator('.editor').inputValue(), /"store": false/);
     await found.locator('.editor').fill('{"model": "any", "messages": [{"role": "user", "content": "Good evening"}]}');
     assert.ok((await found.locator('p-code pre').textContent()).includes('Good evening'));
     await found.getByRole('button', { name: 'Send' }).click();

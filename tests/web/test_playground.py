@@ -61,6 +61,8 @@ def test_every_protocol_has_a_program_in_three_languages(programs: list[dict[str
     assert len(languages) == 7
     assert all(ids == {"python", "javascript", "shell"} for ids in languages.values())
     assert [each for each in programs if "undefined" in each["text"]] == []
+    declined = re.compile(r"\b(record|store)\W{1,4}false", re.IGNORECASE)
+    assert [each for each in programs if not declined.search(each["text"])] == []
 
 
 def test_the_python_programs_compile(programs: list[dict[str, str]]):

@@ -38,6 +38,7 @@ class Attached(TypedDict, total=False):
     enable_thinking: bool
     temperature: float
     max_tokens: int
+    record: bool
     tools: Sequence[values.Tool | Mapping[str, Any]]
 
 
@@ -81,6 +82,7 @@ class ChatClient:
         enable_thinking: bool = False,
         temperature: float | None = None,
         max_tokens: int | None = None,
+        record: bool = True,
         tools: Sequence[values.Tool | Mapping[str, Any]] = (),
     ) -> Request:
         """Build a request: text with attachments, or a whole history of messages.
@@ -88,6 +90,7 @@ class ChatClient:
         Args:
             temperature: 0 to 2; 0 always chooses the most probable token.
             max_tokens: maximum length of the answer.
+            record: False: the server does not record it.
             tools: functions that the model may call, in the format of OpenAI's chat completions;
                 refused by the server if its model calls none.
 
@@ -110,6 +113,7 @@ class ChatClient:
             image=values.ImageOptions(),
             omni_mode=bool(clips),
             enable_thinking=enable_thinking,
+            record=record,
             tools=tuple(map(_tool, tools)),
         )
 

@@ -102,8 +102,12 @@ function bodyOf(body, resolve) {
   const [contentType = '', content = {}] = Object.entries(body?.content ?? {})[0] ?? [];
   const { schema, example, examples } = /** @type {any} */ (content);
   const given = example ?? /** @type {any} */ (Object.values(examples ?? {})[0])?.value;
-  const text = contentType.includes('json') ? JSON.stringify(given ?? sample(schema, resolve), null, 2) : '';
-  return { contentType, fields: schema ? fieldsOf(schema, resolve) : [], example: text };
+  const fields = schema ? fieldsOf(schema, resolve) : [];
+  // Pages record only what their user has agreed to.
+  const declined = fields.filter(({ name }) => name === 'record' || name === 'store').map(({ name }) => [name, false]);
+  const shown = given ?? sample(schema, resolve);
+  const value = declined.length > 0 ? { ...shown, ...Object.fromEntries(declined) } : shown;
+  return { contentType, fields, example: contentType.includes('json') ? JSON.stringify(value, null, 2) : '' };
 }
 
 /** @param {any} document @returns {Operation[]} in the order of the document */

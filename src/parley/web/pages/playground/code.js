@@ -53,7 +53,7 @@ const pythonCall = (facts, client, options, ask) =>
     '',
     'async def main() -> None:',
     `    async with parley.${client}(`,
-    ...[quoted(facts.origin), ...options, ...(facts.hasOwnCertificate ? ['insecure=True'] : [])].map(
+    ...[quoted(facts.origin), ...options, 'record=False', ...(facts.hasOwnCertificate ? ['insecure=True'] : [])].map(
       (option) => `        ${option},`,
     ),
     '    ) as talk:',
@@ -98,15 +98,15 @@ const duplexOrder = (facts, dialect) =>
     mode: ${isShowing(facts) ? "'video',\n    frame: () => camera.frame()" : "'audio'"},
     connection: { base: ${quoted(facts.origin)} },
     microphone: {},
-    options: () => ({ instructions: ${quoted(facts.instructions)} }),
+    options: () => ({ instructions: ${quoted(facts.instructions)}, record: false }),
   }`;
 
 /** @param {Facts} facts */
 function chatPython(facts) {
   const asked = isShowing(facts)
     ? `    picture = Path("picture.jpg").read_bytes()
-    answer = server.ask("What is this?", images=[picture], system=${quoted(facts.instructions)})`
-    : `    answer = server.ask("Hello! Who are you?", system=${quoted(facts.instructions)})`;
+    answer = server.ask("What is this?", images=[picture], record=False, system=${quoted(facts.instructions)})`
+    : `    answer = server.ask("Hello! Who are you?", record=False, system=${quoted(facts.instructions)})`;
   return [
     '# In a clone of parley: pip install -e .',
     ...(isShowing(facts) ? ['from pathlib import Path', ''] : []),
@@ -168,7 +168,7 @@ const PROGRAMS = {
       `{
     connection: { base: ${quoted(facts.origin)} },
     microphone: {},
-    options: () => ({ instructions: ${quoted(facts.instructions)} }),
+    options: () => ({ instructions: ${quoted(facts.instructions)}, record: false }),
   }`,
       'HalfDuplexCall',
     ),
@@ -181,14 +181,17 @@ const PROGRAMS = {
 };
 
 /**
- * @param {import('./dialects.js').Dialect} dialect @param {Facts} facts
+ * @param {import('./dialects.js').Dialect} dialect @param {Facts} shown
  * @returns {Version[]}
  */
-export function programs(dialect, facts) {
+export function programs(dialect, shown) {
+  const messages = dialect.messages(shown.instructions).map(({ message }) => message);
+  // The message that stops an answer asks for none.
+  const isAsking = dialect.id !== 'chat' || shown.message.includes('"messages"');
+  const facts = isAsking ? shown : { ...shown, message: JSON.stringify(messages[0], null, 2) };
   const { python: py, javascript } = PROGRAMS[dialect.id](facts);
-  const lines = dialect
-    .messages(facts.instructions)
-    .map(({ message }) => JSON.stringify(message))
+  const lines = messages
+    .map((message) => JSON.stringify(message))
     .filter((line) => isShowing(facts) || !line.includes('$PICTURE'));
   const text = dialect.isHttp
     ? curl(facts, dialect.path())

@@ -118,7 +118,7 @@ ${openaiPython(facts, 'AsyncOpenAI')}
 async def main() -> None:
     async with client.realtime.connect(model="any") as connection:
         await connection.session.update(
-            session={"type": "realtime", "output_modalities": ["text"],
+            session={"type": "realtime", "output_modalities": ["text"], "store": False,
                      "instructions": ${quoted(facts.instructions)}}
         )
         await connection.conversation.item.create(
@@ -138,7 +138,8 @@ asyncio.run(main())
     javascript: `${isShowing(facts) ? READ_FILE : ''}${AGENTS}
 ${isShowing(facts) ? PICTURE_JS.slice(1) : ''}
 const agent = new RealtimeAgent({ name: 'Assistant', instructions: ${quoted(facts.instructions)} });
-const session = new RealtimeSession(agent, { transport: 'websocket', model: 'any' });
+const config = { providerData: { store: false } };
+const session = new RealtimeSession(agent, { transport: 'websocket', model: 'any', config });
 session.on('history_updated', (history) => console.log(history.at(-1)));
 await session.connect({
   apiKey: 'any',
