@@ -354,6 +354,15 @@ const scenarios = {
     await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click();
     await names.waitFor({ state: 'detached' });
     assert.equal(await focused(page), 'New chat');
+    // Panels that lie over the page are open one at a time; by key, the focus goes there and back.
+    await page.setViewportSize({ width: 390, height: 844 });
+    await page.locator('.bar [data-icon=history]').locator('..').press('Enter');
+    await until(page, () => document.activeElement.matches('.chats button'));
+    await page.locator('.bar [data-icon=settings]').locator('..').press('Enter');
+    await page.locator('.chats').waitFor({ state: 'hidden' });
+    await until(page, () => document.activeElement.matches('.options button'));
+    await page.keyboard.press('Escape');
+    await until(page, () => document.activeElement.matches('.bar [aria-expanded=false]'));
     return `${done.generated_tokens} tokens`;
   },
 
@@ -720,6 +729,11 @@ const scenarios = {
 
       const page = await context.newPage();
       await page.goto(`${proxy.base}audio_duplex`);
+      await page.getByText('This server needs a key').waitFor();
+      // It comes by itself: when it is closed, keys continue in the page's content.
+      await page.keyboard.press('Escape');
+      await until(page, () => document.activeElement.matches('main'));
+      await page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
       await page.getByText('This server needs a key').waitFor();
       // The field has the focus.
       await page.keyboard.type('pk_wrong');

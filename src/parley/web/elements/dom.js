@@ -158,13 +158,25 @@ export function sheet(title, ...body) {
     h('header', null, h('h2', { id, words: title }), close),
     h('div', { class: 'body' }, ...body),
   );
-  node.addEventListener('close', () => node.remove());
+  node.addEventListener('close', () => {
+    node.remove();
+    // Nothing had the focus before, or what had it is gone: keys continue in the content, not behind the sheet.
+    if (document.activeElement === document.body) focusContent();
+  });
   node.addEventListener('click', (event) => {
     if (event.target === node) node.close();
   });
   document.body.append(node);
   node.showModal();
   return node;
+}
+
+function focusContent() {
+  const main = $('#main');
+  main.tabIndex = -1;
+  main.focus({ preventScroll: true });
+  // Otherwise each press on the content would move the focus there.
+  main.addEventListener('blur', () => main.removeAttribute('tabindex'), { once: true });
 }
 
 /**

@@ -13,6 +13,7 @@ import { Chats } from './chat/chats.js';
 import { Compose } from './chat/compose.js';
 import { Messages } from './chat/messages.js';
 import { openExport, optionsPanel } from './chat/options.js';
+import { panelButton } from './chat/panels.js';
 import { makeParts } from './chat/parts.js';
 
 mountShell({ app: 'turnbased', statusEveryS: 3 });
@@ -44,12 +45,12 @@ const recorded = h('span', { class: 'chip rec', words: 'chat.recorded' });
 const bar = h(
   'div',
   { class: 'bar row' },
-  iconButton('history', 'chat.history', () => chats.toggle(), 'narrow'),
+  panelButton(chats.node, 'history', 'chat.history', 'narrow'),
   iconButton('plus', 'chat.new', () => void chats.fresh(), 'narrow'),
   h('span', { class: 'grow' }),
   recorded,
   iconButton('download', 'chat.export', async () => openExport(talk.messages, await chatName(chats.id))),
-  iconButton('settings', 'call.settings', () => options.toggleAttribute('data-open')),
+  panelButton(options, 'settings', 'call.settings'),
 );
 const main = $('#main');
 main.className = 'chat';

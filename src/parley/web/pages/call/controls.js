@@ -235,11 +235,12 @@ export class Controls {
    * @param {boolean} isLive
    */
   moveFocus(isLive) {
-    const { activeElement: here, body } = this.node.ownerDocument;
+    const { activeElement: here } = this.node.ownerDocument;
     // A button that was disabled has lost the focus to the page.
-    if (isLive && (here === this.#main || here === this.start || here === body))
+    const isNowhere = here?.matches('body, main');
+    if (isLive && (here === this.#main || here === this.start || isNowhere))
       buttonOf(this.#mute)?.focus({ preventScroll: true });
-    if (!isLive && (here === body || this.node.contains(here)))
+    if (!isLive && (isNowhere || this.node.contains(here)))
       (this.#main.hidden ? this.start : this.#main).focus({ preventScroll: true });
   }
 

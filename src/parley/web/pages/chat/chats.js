@@ -101,10 +101,6 @@ export class Chats {
     this.node.removeAttribute('data-open');
   }
 
-  toggle() {
-    this.node.toggleAttribute('data-open');
-  }
-
   async keep() {
     const { talk } = this.page;
     if (talk.messages.length === 0) return;
