@@ -22,7 +22,7 @@ TABLE_COLUMNS: Final = 10_000
 """Width of tables: a terminal may wrap an id, but it must not be truncated."""
 ADMIN_HINT: Final = (
     "Pass the admin token, or a key with the necessary role, with --token or in PARLEY_TOKEN. "
-    "A server without an admin token obeys programs on its own machine."
+    "On the machine of a server without an admin token, run this as its user, or with sudo."
 )
 
 
