@@ -94,6 +94,7 @@ class SoundQueue:
         """Take over the pieces of another one."""
         for number in sorted(remembered, key=int):
             self.put(remembered[number])
+        self._first = min(map(int, remembered), default=0)
 
     def put(self, pcm: Pcm) -> None:
         """Add audio; a resampler returns no samples for a very short piece, which adds nothing."""
