@@ -1,6 +1,7 @@
 """Processes forked for tests (`tests/support/starts.py`) are as those that Python starts."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.support import starts
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_S, PROCESS_S
 from tests.support.processes import PARROT, is_fork_server
 from tests.support.starter import Starter
 
@@ -38,6 +39,16 @@ def is_forked(
     return bool(request.param)
 
 
+@contextlib.contextmanager
+def running(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Ends the process, for whose end `Popen` would wait after a failure, too."""
+    with process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
 def test_what_a_process_has_of_its_own(is_forked: bool, tmp_path: Path) -> None:
     environment = {**os.environ, "PARLEY_SECURITY__WORKER_SECRET": "a secret"}
     process = subprocess.Popen(
@@ -49,7 +60,7 @@ def test_what_a_process_has_of_its_own(is_forked: bool, tmp_path: Path) -> None:
         start_new_session=True,
         text=True,
     )
-    with process:
+    with running(process):
         assert process.stdout is not None
         first = json.loads(process.stdout.readline())
         here = psutil.Process(process.pid)
@@ -76,7 +87,7 @@ def test_another_program_starts_and_ends_one(number: signal.Signals, tmp_path: P
         stderr=subprocess.STDOUT,
         text=True,
     )
-    with process:
+    with running(process):
         assert process.stdout is not None
         json.loads(process.stdout.readline())
         (here,) = [each for each in psutil.Process().children() if each.cmdline() == WORKER]
@@ -98,7 +109,7 @@ async def test_a_coroutine_may_start_and_hear_one(is_forked: bool, tmp_path: Pat
         stderr=asyncio.subprocess.STDOUT,
     )
     assert process.stdout is not None
-    async with asyncio.timeout(HANG_S):
+    async with asyncio.timeout(PROCESS_S):
         while b"gateway ready" not in await process.stdout.readline():
             pass
         process.terminate()

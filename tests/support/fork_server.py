@@ -65,13 +65,14 @@ def main() -> None:
         if not any(verb in order["args"] for verb in STARTERS):
             break
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Its fork server has this name from its first moment on.
+        show(f"{NAME} of {os.getpid()}")
         if os.fork():
             theirs.close()
             import_starts().use(ours)
             break
         ours.close()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        show(f"{NAME} of {os.getppid()}")
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
             os.dup2(nothing, stream)
@@ -163,12 +164,12 @@ def become(order: dict[str, Any]) -> None:
     os.environ.update(order["environment"])
     time.tzset()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    show(" ".join(order["args"]))
 
 
 def run(order: dict[str, Any]) -> NoReturn:
     """Run a module as `python -P -m MODULE …` does, or as without -P, or code as `-c` does."""
     args: list[str] = order["args"]
+    show(" ".join(args))
     sys.orig_argv = args
     code = 1
     try:
