@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.support.blocking import asked, eventually, hear, say
+from tests.support.blocking import asked, eventually, hear, hear_until, say
 from tests.support.patience import HANG_S
 from tests.support.processes import running, serving
 from websockets.sync.client import connect
@@ -53,7 +53,7 @@ def test_every_line_of_serve_and_its_workers_is_one_json_object(tmp_path: Path) 
         ws = "ws" + server.url.removeprefix("http")
         with connect(f"{ws}/ws/chat") as client:
             client.send(json.dumps({"messages": [{"role": "user", "content": "hi"}]}))
-            assert hear(client)["type"] == "prefill_done"
+            hear_until(client, "prefill_done")
         server.line_with("session_ended")
         worker = the_worker(server.url)
         asked(f"{server.url}/api/admin/workers/{worker['worker_id']}/restart", method="POST")
@@ -75,7 +75,7 @@ def test_a_drain_ends_with_the_last_call_or_a_second_signal(tmp_path: Path, agai
         children = server.children
         ws = "ws" + server.url.removeprefix("http")
         with connect(f"{ws}/ws/duplex/omni_1?extensions=true") as client:
-            assert hear(client)["type"] == "queue_done"
+            hear_until(client, "queue_done")
             server.send(signal.SIGTERM)
             server.line_with("shutting_down")
             say(client, "prepare")

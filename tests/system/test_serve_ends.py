@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.blocking import asked, ending, eventually, hear, prepare, say
+from tests.support.blocking import asked, ending, eventually, hear, hear_until, prepare, say
 from tests.support.patience import HANG_S, PROCESS_S
 from tests.support.ports import free_port
 from tests.support.processes import Process, serving
@@ -37,7 +37,7 @@ def test_everybody_is_told_in_their_dialect_when_serve_is_terminated(
         connect(f"{url}/ws/chat?extensions=true") as chat,
         connect(f"{url}/v1/realtime?mode=video&extensions=true") as waiting,
     ):
-        assert hear(realtime)["type"] == "session.queue_done"
+        hear_until(realtime, "session.queue_done")
         say(realtime, "session.update", session={"instructions": "x"})
         assert hear(realtime)["type"] == "session.created"
         prepare(duplex)
