@@ -284,8 +284,8 @@ async def test_without_a_loudspeaker_a_call_ends_once_its_answer_could_have_been
     ended_s: list[float] = []
     loop = asyncio.get_running_loop()
     talk = TalkLoop(unheard(kind, ended_s), sound=tone(0.1), tail_s=0.3, plays=False)
-    talk._show(Speaking("One.", tone(1.0), True, 0, None))
     heard_s = loop.time() + 0.9
+    talk._show(Speaking("One.", tone(1.0), True, 0, None))
     talk._show(TurnDone(0, "One.", False, False, 0, 0.0))
     await talk._speak(FileSource(tone(0.1), 1600))
 

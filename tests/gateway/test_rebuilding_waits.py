@@ -36,7 +36,8 @@ class Waiting:
     async def is_waiting(self, at_s: float) -> bool:
         self.clock.advance(at_s - self.clock.monotonic())
         self.pool.changed.notify()
-        await asyncio.wait({self.task}, timeout=0.05)
+        for _ in range(20):
+            await asyncio.sleep(0)
         return not self.task.done()
 
 
