@@ -5,6 +5,7 @@ import contextlib
 import json
 import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -38,6 +39,12 @@ from parley.worker import main
 from parley.worker.main import DONE, FAILED, RESTART, WorkerProcess
 
 SECRET = "between us"
+
+
+@pytest.fixture(autouse=True)
+def data_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A worker's data would lie among the sources."""
+    monkeypatch.chdir(tmp_path)
 
 
 @contextlib.asynccontextmanager
