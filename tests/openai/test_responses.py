@@ -610,14 +610,16 @@ async def test_a_response_in_the_background_continues_without_its_client():
             if event.type == "response.output_text.delta":
                 break
         await stream.close()
-        last = seen[-1].sequence_number
-        rest: list[Any] = [
-            event
-            async for event in await client.responses.retrieve(
-                seen[0].response.id, stream=True, starting_after=last
-            )
-        ]
 
+        async def following() -> list[Any]:
+            stream = await client.responses.retrieve(
+                seen[0].response.id, stream=True, starting_after=seen[-1].sequence_number
+            )
+            return [event async for event in stream]
+
+        rest, again = await following(), await following()
+
+    assert again == rest
     assert [event.sequence_number for event in seen + rest] == list(range(len(seen + rest)))
     assert rest[-1].type == "response.completed"
     assert rest[-1].response.output_text == "one two three four five six "
@@ -629,6 +631,7 @@ async def test_a_response_in_the_background_is_cancelled():
         made = await respond(client, background=True)
         ended = await client.responses.cancel(made.id)
         found = await client.responses.retrieve(made.id)
+        replay = [e.type async for e in await client.responses.retrieve(made.id, stream=True)]
         forgotten = await respond(client, background=True)
         await client.responses.delete(forgotten.id)
         with pytest.raises(openai.NotFoundError):
@@ -639,6 +642,8 @@ async def test_a_response_in_the_background_is_cancelled():
         assert (await respond(client)).output_text == "free "
 
     assert ended.status == found.status == "cancelled"
+    # No published event ends a cancelled one.
+    assert "response.cancelled" not in replay
     Response.model_validate(found.model_dump(), strict=False)
 
 

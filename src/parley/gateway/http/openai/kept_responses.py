@@ -18,7 +18,7 @@ from starlette.requests import Request
 
 from parley import logs
 from parley.errors import InvalidRequest, ParleyError, TooLarge
-from parley.gateway.http.openai.response_events import INNER_CHARS, PREFIX
+from parley.gateway.http.openai.response_events import INNER_CHARS, PREFIX, Deltas
 from parley.gateway.http.openai.response_request import Item, ResponseRequest, referenced
 from parley.gateway.http.requester import Requester
 from parley.gateway.state import State
@@ -78,11 +78,13 @@ class NoPreviousResponse(InvalidRequest):
 
 
 class KeptBody(msgspec.Struct, frozen=True):
-    """A stored response: its input, the object, and the request without its input."""
+    """A stored response: its input, the object, the request without its input, and the lengths of
+    its deltas (those of earlier versions have none)."""
 
     input: list[Item]
     response: dict[str, Any]
     asked: ResponseRequest
+    deltas: Deltas = []
 
 
 _bodies: Final = msgspec.json.Decoder(KeptBody)

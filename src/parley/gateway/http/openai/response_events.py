@@ -6,8 +6,10 @@ Source: OpenAI API reference, responses and their streaming events.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +20,8 @@ from parley.gateway.http.openai.response_request import Item, ResponseRequest
 from parley.protocol import chat, codec
 
 Event = dict[str, Any]
+Deltas = list[list[tuple[int, int]]]
+"""Of each message, the lengths of its deltas: characters, and tokens with probabilities."""
 
 PREFIX: Final = "resp_"
 INNER_CHARS: Final = 32
@@ -60,6 +64,7 @@ class ResponseWriter:
         self._model, self._created_s, self._stored = model, created_s, stored
         self._number = 0
         self.output: list[Item] = []
+        self.deltas: Deltas = []
         self._text: str | None = None
         """Id of the open message; None if there is none."""
         self._logprobs: list[Any] = []
@@ -79,6 +84,7 @@ class ResponseWriter:
         assert self._text is not None
         self._text += text
         self._logprobs += logprobs
+        self.deltas[-1].append((len(text), len(logprobs)))
         return [*events, self._event(
             "response.output_text.delta", **self._place(), content_index=0, delta=text,
             logprobs=[*logprobs],
@@ -154,6 +160,7 @@ class ResponseWriter:
 
     def _open_message(self) -> list[Event]:
         self._text = ""
+        self.deltas.append([])
         item = _message(self._item_id("msg"), "in_progress", None)
         self.output.append(item)
         return [
@@ -232,11 +239,12 @@ def usage(done: chat.Done) -> dict[str, Any]:
     }
 
 
-def replayed(asked: ResponseRequest, response: dict[str, Any]) -> Iterator[Event]:
-    """The events of a complete response, as in its stream, with each text in one piece.
+def replayed(asked: ResponseRequest, response: dict[str, Any], deltas: Deltas) -> Iterator[Event]:
+    """The events of a stored response, as in its stream.
 
     Args:
         asked: the request it answered.
+        deltas: without them, each text is one delta.
     """
     writer = ResponseWriter(
         asked,
@@ -245,15 +253,21 @@ def replayed(asked: ResponseRequest, response: dict[str, Any]) -> Iterator[Event
         created_s=response["created_at"],
         stored=True,
     )
+    lengths = iter(deltas)
     yield from writer.begin()
     for item in response["output"]:
         if item["type"] == "message":
             for part in item["content"]:
-                yield from writer.words(part["text"], part["logprobs"])
+                text, logprobs = io.StringIO(part["text"]), iter(part["logprobs"])
+                whole = [(len(part["text"]), len(part["logprobs"]))]
+                for chars, tokens in next(lengths, whole):
+                    yield from writer.words(text.read(chars), [*islice(logprobs, tokens)])
             yield from writer.close_message(item["status"])
         else:
             yield from writer.whole_call(item["call_id"], item["name"], item["arguments"])
-    yield writer._event(f"response.{response['status']}", response=response)
+    # There is no event for a cancelled one.
+    if response["status"] != "cancelled":
+        yield writer._event(f"response.{response['status']}", response=response)
 
 
 def _part(text: str, logprobs: Sequence[Any] = ()) -> dict[str, Any]:

@@ -132,7 +132,8 @@ class Answering:
 
     def body(self, response: dict[str, Any]) -> KeptBody:
         """The stored part of a response."""
-        return KeptBody(self.items, response, msgspec.structs.replace(self.asked, input=()))
+        asked = msgspec.structs.replace(self.asked, input=())
+        return KeptBody(self.items, response, asked, self.writer.deltas)
 
     async def keep(self, body: KeptBody, recording_id: str | None = None) -> bool:
         return await self.kept.keep(self.request, body, recording_id)
@@ -221,7 +222,7 @@ def routes(
         run = runs.find(response_id, owner_of(request))
 
         async def events() -> AsyncGenerator[Event, None]:
-            for event in replayed(found.asked, found.response):
+            for event in replayed(found.asked, found.response, found.deltas):
                 if event["sequence_number"] >= first:
                     yield event
 
