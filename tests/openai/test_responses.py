@@ -20,6 +20,7 @@ from tests.support.stack import running_stack
 
 import openai
 from openai import AsyncOpenAI
+from parley.errors import ParleyError
 from parley.gateway.acquisition import Departed
 from parley.gateway.http.openai.background import (
     EACH_MOST,
@@ -708,6 +709,15 @@ def test_the_last_places_in_the_background_are_for_those_who_have_none():
         return EACH_MOST + 1
 
     assert [let_in(f"address {number}") for number in range(12)] == [8, 8, 8, *[1] * 8, 0]
+
+
+def test_of_failed_responses_those_in_the_background_are_stored():
+    def stored(background: bool) -> Any:
+        asked = ResponseRequest(background=background)
+        writer = ResponseWriter(asked, response_id="resp_1", model="m", created_s=1, stored=True)
+        return writer.failed(ParleyError("A fault."))[-1]["response"]["store"]
+
+    assert (stored(True), stored(False)) == (True, False)
 
 
 def _run(store: Callable[[KeptBody], Awaitable[Any]]) -> BackgroundRun:

@@ -119,6 +119,8 @@ class ResponseWriter:
         events = self.close_message("incomplete")
         code = "rate_limit_exceeded" if error.http_status == 429 else "server_error"
         made = self.response("failed", error={"code": code, "message": str(error)})
+        # Of failed responses, only those in the background are stored.
+        made["store"] = self._stored and self._asked.background
         return [*events, self._event("response.failed", response=made)]
 
     # ---- the object ------------------------------------------------------------------------
