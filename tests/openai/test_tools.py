@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.docs.printed import samples
@@ -22,6 +23,10 @@ import openai
 from parley.client import ChatClient
 from parley.client.events import Answer, Calling
 from parley.errors import InvalidRequest
+from parley.gateway.http.openai.answering import AnswerEnded, AnswerWords, _AnswerReader
+from parley.gateway.http.openai.completions import Completion
+from parley.protocol.chat import Chunk, Done
+from parley.protocol.values import ToolCallPart
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 FUNCTION = {"name": "get_weather", "description": "Weather of a city", "parameters": PARAMETERS}
@@ -109,21 +114,37 @@ async def test_a_malformed_call_comes_back_as_text(stream):
     assert reason == "stop"
 
 
+def test_calls_behind_a_stop_text_are_not_made():
+    reader = _AnswerReader(Completion(model="m", messages=(), stop="ok"), is_forced=False)
+    call = ToolCallPart(name="get_weather", arguments="{}", id="call_1")
+
+    words = reader.pieces_of(Chunk(text_delta="Look."), Mock())
+    (ended,) = reader.pieces_of(Done(text="Look.", tool_calls=(call,)), Mock())
+
+    assert words == [AnswerWords("Lo")]
+    assert isinstance(ended, AnswerEnded)
+    assert ended.calls == ()
+
+
 async def test_a_spoken_chat_does_not_say_its_calls():
-    async with serving(CallingModel(["One ", *ROME])) as (_, client):
-        spoken = await chat(
-            client,
-            messages=[QUESTION],
-            tools=[TOOL],
-            modalities=["text", "audio"],
-            audio={"voice": "alloy", "format": "pcm16"},
-        )
+    asked: Any = {
+        "messages": [QUESTION],
+        "tools": [TOOL],
+        "modalities": ["text", "audio"],
+        "audio": {"voice": "alloy", "format": "pcm16"},
+    }
+    async with serving(CallingModel(["One ", *ROME], ROME, ROME)) as (_, client):
+        spoken = await chat(client, **asked)
+        silent = (await chat(client, **asked)).choices[0].message
+        deltas = [each.choices[0].delta for each in await streamed_chat(client, **asked)]
 
     message = spoken.choices[0].message
     assert message.audio is not None
     assert message.audio.transcript == "One "
     assert len(message.audio.data) * 3 // 4 == 2 * 2400
     assert len(message.tool_calls or []) == 1
+    assert silent.audio is None
+    assert all("audio" not in delta.model_fields_set for delta in deltas)
 
 
 async def test_a_choice_that_cannot_be_forced_is_refused():

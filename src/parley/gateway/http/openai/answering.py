@@ -244,6 +244,8 @@ class _AnswerReader:
         self._asked, self._is_forced = asked, is_forced
         self._finder = StopFinder(asked.stops)
         self._forced = ""
+        self._called = set[int]()
+        """Indices of the calls that were read in pieces."""
 
     def pieces_of(self, message: chat.ServerMessage, pending: PendingAnswer) -> list[AnswerPiece]:
         finder = self._finder
@@ -253,13 +255,15 @@ class _AnswerReader:
             case chat.Chunk() if not finder.is_found:
                 return self._chunk(message, pending)
             case chat.ToolCall() if not finder.is_found and self._asked.takes_call(message.index):
+                self._called.add(message.index)
                 return [*self._rest(), message]
             case chat.Done() if self._is_forced:
                 return self._forced_call(message)
             case chat.Done():
-                calls = message.tool_calls or ()
-                taken = tuple(c for i, c in enumerate(calls) if self._asked.takes_call(i))
-                whole = [] if self._asked.is_read_in_pieces else _whole(message)
+                in_pieces = self._asked.is_read_in_pieces
+                takes = self._called.__contains__ if in_pieces else self._asked.takes_call
+                taken = tuple(c for i, c in enumerate(message.tool_calls or ()) if takes(i))
+                whole = [] if in_pieces else _whole(message)
                 return [*whole, *self._rest(), AnswerEnded(message, finder.is_found, taken)]
             case _:
                 return []

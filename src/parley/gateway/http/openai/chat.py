@@ -300,7 +300,7 @@ async def _whole(
                     pass
     audio: bytes | None = None
     # An answer that only calls tools has no audio.
-    if so_far.asked.is_spoken and (sounds or not ended.calls):
+    if so_far.asked.is_spoken and (text or not ended.calls):
         sound = join(sounds, OUTPUT_RATE_HZ)
         audio = await asyncio.to_thread(encode_whole, format_of(so_far.asked), sound)
         so_far.keep(so_far.audio_id, text)
@@ -343,7 +343,7 @@ async def _chunks(
                     if not piece.is_final:
                         yield so_far.call_chunk(piece)
                 case AnswerEnded():
-                    if encoder is not None:
+                    if encoder is not None and (words or not piece.calls):
                         yield so_far.sound_chunk(await asyncio.to_thread(encoder.finish))
                         so_far.keep(so_far.audio_id, words)
                         ending = {"id": so_far.audio_id, "expires_at": so_far.expires_s}
