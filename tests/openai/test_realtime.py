@@ -188,19 +188,39 @@ async def test_a_client_reads_what_the_model_heard_before_it_requests_an_answer(
     assert sum("input_audio_transcription" in name for name in talk.types) == 2
 
 
-async def test_turns_that_are_answered_before_their_words_are_known_share_a_transcript():
+async def test_words_of_a_turn_that_ends_during_an_answer_come_after_it():
     async with talking(TalkingModel(word_s=0.3)) as (_, talk):
         model = {"model": "gpt-4o-mini-transcribe"}
         await talk.set(audio={"input": {"transcription": model, "turn_detection": None}})
         await talk.write("hello")
         await talk.connection.response.create()
         await talk.until("response.created")
-        for _ in range(2):
-            await talk.say(0.5)
-            await talk.connection.input_audio_buffer.commit()
+        await talk.say(0.5)
+        await talk.connection.input_audio_buffer.commit()
+        committed = await talk.until("input_audio_buffer.committed")
         await talk.until("response.done")
-        await talk.answer()
-        failed, done = (each for each in talk.events if "input_audio_transcription" in each.type)
+        done = await talk.until("conversation.item.input_audio_transcription.completed")
+
+    assert done.item_id == committed.item_id
+    assert done.transcript == HEARD
+
+
+async def test_turns_that_are_answered_together_share_a_transcript():
+    async with talking(TalkingModel(answer="word " * 2000, word_s=0.02)) as (_, talk):
+        detection = {"type": "server_vad", "interrupt_response": False}
+        model = {"model": "gpt-4o-mini-transcribe"}
+        await talk.set(audio={"input": {"transcription": model, "turn_detection": detection}})
+        await talk.write("hello")
+        await talk.connection.response.create()
+        await talk.until("response.created")
+        for _ in range(2):
+            await talk.say()
+            await talk.until("input_audio_buffer.committed")
+        await talk.connection.response.cancel()
+        failed, done = [
+            await talk.until(f"conversation.item.input_audio_transcription.{end}")
+            for end in ("failed", "completed")
+        ]
 
     assert "together" in failed.error.message
     assert done.transcript == f"{HEARD} {HEARD}"

@@ -149,6 +149,7 @@ class ConversationRunner:
         self._requests: deque[ResponseRequested] = deque()
         self._response: Response | None = None
         self._asked = asyncio.Event()
+        self._answered = asyncio.Event()
         self._started_s = self._idle_since_s = session.clock.monotonic()
         self._is_rebuilt = self._is_answering = False
         self._is_set_up = False
@@ -270,6 +271,11 @@ class ConversationRunner:
         """Transcribe a turn that is not answered yet: its client may decide by the words."""
         text = None
         if self._view.spec.transcribes:
+            while self._is_answering or self._requests:
+                self._answered.clear()
+                await self._answered.wait()
+            if not self._items.awaits_answer(item_id):
+                return
             await self.begin_early()
             text = (await self.answer_early(pcm)).text
         if text != "":
@@ -522,6 +528,7 @@ class ConversationRunner:
 
     def _end_answer(self) -> None:
         self._is_answering = False
+        self._answered.set()
         self._silence.end()
         self._listener.end_answer()
         self._session.enter(Phase.ACTIVE)

@@ -9,6 +9,7 @@ ready or nearly ready; if they continue, it is stopped and discarded unheard
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
@@ -50,6 +51,9 @@ class EarlyAnswer:
         self._has_started = False
         self._turn = 0
         self._task: asyncio.Task[None] | None = None
+        self._unwritten: deque[tuple[str, Pcm]] = deque()
+        """Turns whose client waits for their words."""
+        self._writing: asyncio.Task[None] | None = None
 
     def follow(self, finder: UtteranceFinder) -> None:
         """The utterance finder has heard more audio. Returns immediately."""
@@ -85,17 +89,20 @@ class EarlyAnswer:
 
     def write_down(self, item_id: str, pcm: Pcm) -> None:
         """Find the words of a turn that is not answered yet."""
-        writing = self._write_down(item_id, pcm, self._task)
-        self._task = asyncio.create_task(self._try(writing), name="words of a turn")
+        self._unwritten.append((item_id, pcm))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_down(), name="words of turns")
 
     def end(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, self._writing):
+            if task is not None:
+                task.cancel()
 
-    async def _write_down(self, item_id: str, pcm: Pcm, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait({before})  # it may be reading the same turn
-        await self._runner.write_down(item_id, pcm)
+    async def _write_down(self) -> None:
+        while self._unwritten:
+            if self._task is not None:
+                await asyncio.wait({self._task})  # it may be reading the same turn
+            await self._try(self._runner.write_down(*self._unwritten.popleft()))
 
     async def _answer(self, pcm: Pcm, turn: int, pause_start: int | None) -> None:
         if turn != self._turn:

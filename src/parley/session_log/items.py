@@ -189,6 +189,13 @@ class ItemList:
         """The items before this one; all of them if it does not exist."""
         return list(itertools.takewhile(lambda each: each is not item, self._items))
 
+    def awaits_answer(self, item_id: str) -> bool:
+        """True if no answer follows an item; False if the item does not exist."""
+        for each in reversed(self._items):
+            if each.is_answer or each.item_id == item_id:
+                return not each.is_answer
+        return False
+
     def remove(self, item: ConversationItem) -> None:
         """Remove an existing item."""
         self._items = [each for each in self._items if each is not item]
