@@ -677,6 +677,7 @@ async def test_a_response_in_the_background_that_fails_says_why():
     assert found.status == "failed"
     assert found.error is not None
     assert "image" in found.error.message
+    assert found.error.code == "invalid_prompt"
 
 
 async def test_a_response_in_the_background_that_ends_by_a_fault_of_ours_has_failed(
@@ -693,6 +694,7 @@ async def test_a_response_in_the_background_that_ends_by_a_fault_of_ours_has_fai
     assert found.status == "failed"
     assert found.error is not None
     assert found.error.message == "The server failed; its log says why."
+    assert found.error.code == "server_error"
 
 
 def test_the_last_places_in_the_background_are_for_those_who_have_none():

@@ -117,7 +117,9 @@ class ResponseWriter:
 
     def failed(self, error: ParleyError) -> list[Event]:
         events = self.close_message("incomplete")
-        code = "rate_limit_exceeded" if error.http_status == 429 else "server_error"
+        code = "server_error" if error.http_status >= 500 else "invalid_prompt"
+        if error.http_status == 429:
+            code = "rate_limit_exceeded"
         made = self.response("failed", error={"code": code, "message": str(error)})
         # Of failed responses, only those in the background are stored.
         made["store"] = self._stored and self._asked.background
