@@ -250,6 +250,16 @@ def test_calls_are_understood_as_servers_send_them(pieces, towns):
     assert found == [{"name": "weather", "arguments": {"town": town}} for town in towns]
 
 
+def test_words_between_the_pieces_of_a_call_do_not_become_part_of_it():
+    head, tail = called((0, "weather", '{"town": '), (0, "", '"Rome"}'))
+    words = {"choices": [{"delta": {"content": "Wait."}}]}
+    outcome = answered(Script(events=[head, words, tail], pause_s=0.1), WITH_TOOLS)
+
+    calls = AnswerCalls(list[ServerEvent]().append, is_offered=True)
+    assert calls.add(outcome.text) + calls.finish() == "Wait."
+    assert [call.arguments for call in calls.calls] == [ROME]
+
+
 @pytest.mark.parametrize(
     "pieces",
     [called((0, "weather", '{"town": "Ro')), [{"choices": [{"delta": {"content": text}}]}

@@ -95,18 +95,23 @@ class ReplyJob(ModelJob):
         # A chat receives a problem only as an error; in other modes the user must hear it.
         if draft.problem and not draft.text and self._conversation.opening.mode != "chat":
             self._draft = draft = replace(draft, text=draft.problem.spoken)
+        text = draft.text[self._taken :]
+        if self._called:
+            # Further words wait for the end of the calls: they would become part of one.
+            text = text if draft.is_over else ""
+            self._call()
         if self._speaks:
             is_last = draft.is_over or bool(draft.calls)
             is_first = self._work.streaming and not self._taken
-            clauses, _ = cut(draft.text[self._taken :], is_last=is_last, is_first=is_first)
+            clauses, _ = cut(text, is_last=is_last, is_first=is_first)
             for clause in clauses:
                 self._taken += len(clause)
             self._clauses += clauses
             if self._clauses:
                 self.go(Stage.VOCODE)
                 return
-        elif len(draft.text) > self._taken:
-            self._put(OutputPiece(draft.text[self._taken :]))
+        elif text:
+            self._put(OutputPiece(text))
             self._taken = len(draft.text)
         self._call()
         self._go_on()
