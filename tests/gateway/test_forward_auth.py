@@ -10,8 +10,8 @@ from tests.support.present import present
 from parley.errors import SetupError
 from parley.gateway.admission import Admission
 from parley.gateway.forward_auth import ForwardAuth
-from parley.gateway.peer import Peer
 from parley.settings import ForwardAuthSettings, SecuritySettings
+from parley.transport.peer import Peer
 
 SETTINGS: dict[str, Any] = {"user_header": "Remote-User", "groups_header": "Remote-Groups"}
 
@@ -70,7 +70,7 @@ def test_groups_are_roles(groups: str, role: str):
 def test_a_program_on_this_machine_is_an_admin_and_a_user_of_its_proxy_is_none_for_that(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("parley.gateway.peer.user_of", lambda *ends: 0)
+    monkeypatch.setattr("parley.transport.peer.user_of", lambda *ends: 0)
     auth, here = authenticator(users=users()), ("Host", "localhost")
     peer = Peer("127.0.0.1", ends=(("127.0.0.1", 5000), ("127.0.0.1", 8006)))
 

@@ -8,9 +8,9 @@ import pytest
 from starlette.datastructures import Headers
 from tests.support.gateways import RunningGateway, refusal_of
 
-from parley.gateway import peer
-from parley.gateway.peer import Peer, user_of
 from parley.protocol.control import CONTROL_PATH
+from parley.transport import peer
+from parley.transport.peer import Peer, user_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows users")
 

@@ -25,7 +25,6 @@ from websockets.asyncio.client import connect
 
 from parley.errors import OriginForbidden, SetupError, TooManySessions, Unauthorized
 from parley.gateway.admission import Admission
-from parley.gateway.peer import Peer
 from parley.gateway.standby import refuse
 from parley.gateway.worker_control import MESSAGE_LIMIT_BYTES
 from parley.protocol.control import CALLER_HEADER, CONTROL_PATH, SECRET_HEADER
@@ -34,6 +33,7 @@ from parley.settings import SecuritySettings
 from parley.transport import UvicornServer
 from parley.transport.clients import OpenConnections
 from parley.transport.http import BoundedHttp
+from parley.transport.peer import Peer
 
 
 def admission(*, sessions: int = 2, **security) -> Admission:
@@ -407,13 +407,13 @@ def test_origins(origin, host, allowed, passes):
     ],
 )
 def test_without_a_token_only_this_machine_is_admin(peer, values, is_admin, monkeypatch):
-    monkeypatch.setattr("parley.gateway.peer.user_of", lambda *ends: 0)
+    monkeypatch.setattr("parley.transport.peer.user_of", lambda *ends: 0)
     listing = authenticator(allowed_origins=["https://listed.example"])
     assert (listing.role_of(peer_at(peer, **values), headers(**values)) == "admin") is is_admin
 
 
 def test_a_proxy_makes_the_token_necessary(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("parley.gateway.peer.user_of", lambda *ends: 0)
+    monkeypatch.setattr("parley.transport.peer.user_of", lambda *ends: 0)
     behind, local = admission(trust_proxy=True), headers(host="localhost")
 
     assert authenticator(trust_proxy=True).role_of(peer_at("127.0.0.1"), local) == "talk"

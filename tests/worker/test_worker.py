@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import os
+import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -35,6 +37,7 @@ from parley.protocol.control import (
     Leave,
 )
 from parley.settings import load
+from parley.transport import peer
 from parley.worker import main
 from parley.worker.main import DONE, FAILED, RESTART, WorkerProcess
 
@@ -233,6 +236,21 @@ async def test_a_caller_without_the_secret_and_a_lease_that_makes_no_sense_are_t
             with pytest.raises(InvalidStatus, match="403"):
                 async with session(worker, "chat", **headers):
                     pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows users")
+async def test_without_a_secret_programs_of_other_users_are_turned_away(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    open_to_own: dict[str, Any] = {"security.worker_secret": ""}
+    async with running(**open_to_own) as (worker, *_):
+        async with session(worker, "chat"):
+            pass
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        monkeypatch.setattr(peer, "ROOT", -1)
+        with pytest.raises(InvalidStatus, match="403"):
+            async with session(worker, "chat"):
+                pass
 
 
 async def test_a_message_above_the_limit_closes_with_1009():

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 
 from parley import errors
-from parley.gateway.peer import Peer
 from parley.gateway.signals import Signal
 from parley.gateway.waits import wait_until
 from parley.protocol.control import SECRET_HEADER
@@ -30,6 +29,7 @@ from parley.protocol.networks import (
     without_port,
 )
 from parley.settings import SecuritySettings
+from parley.transport.peer import Peer
 
 PORTS = {"http": 80, "https": 443}
 

@@ -27,11 +27,11 @@ from parley.clock import Clock
 from parley.errors import Forbidden, OriginForbidden, RateLimited, Unauthorized
 from parley.gateway.admission import Admission
 from parley.gateway.forward_auth import ForwardAuth
-from parley.gateway.peer import Peer
 from parley.gateway.state import Key, Role
 from parley.protocol.networks import host_name, is_loopback, is_this_machine, network_of
 from parley.settings import SecuritySettings
 from parley.transport import RateLimit
+from parley.transport.peer import Peer
 
 KEY_PREFIX: Final = "pk_"
 SESSION_PREFIX: Final = "st_"

@@ -27,7 +27,6 @@ from parley.gateway.apps import Apps
 from parley.gateway.authenticator import Authenticator, Caller, caller_word
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.metrics import Metrics
-from parley.gateway.peer import Peer
 from parley.gateway.queue_waiter import SHUTTING_DOWN, QueueWaiter, send_answer
 from parley.gateway.resumption import Resumption, wants_resume
 from parley.gateway.session_relay import SessionRelay
@@ -36,6 +35,7 @@ from parley.protocol.kinds import Kind
 from parley.protocol.resume import AGAIN_CODE, TICKET_QUERY
 from parley.settings import LimitSettings, QueueSettings
 from parley.transport import Connection, connection_of
+from parley.transport.peer import Peer
 
 RECONNECT_S: Final = 2.0
 """Time for which a new connection waits for a session id whose session is ending."""

@@ -16,13 +16,13 @@ from parley import __version__, logs
 from parley.errors import ParleyError, ServiceUnavailable, Unauthorized
 from parley.gateway.admission import Admission, names_loopback
 from parley.gateway.metrics import Metrics
-from parley.gateway.peer import Peer
 from parley.gateway.signals import Signal
 from parley.gateway.tls import worker_tls
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.installation import build_id
 from parley.protocol import control
 from parley.transport import Connection, ConnectionClosed, connection_of
+from parley.transport.peer import Peer
 
 ANSWER_LIMIT_S: Final = 5.0
 HAND_OVER_S: Final = 30.0

@@ -49,13 +49,14 @@ from parley.protocol.control import (
     WHY_HEADER,
 )
 from parley.protocol.kinds import Kind
-from parley.protocol.networks import host_name, is_loopback, is_private_name
+from parley.protocol.networks import host_name, is_private_name
 from parley.protocol.resume import REFUSED_CODE, ResumeRefusal
 from parley.recording.store import StillRecording
 from parley.session.resumable import ResumeRefused
 from parley.session.socket import Disconnected
 from parley.tracing import TRACE_HEADER
 from parley.transport import connection_of
+from parley.transport.peer import Peer
 from parley.worker.finished import FinishedRecordings, tar_bytes, tar_files, tar_pieces
 from parley.worker.host import Host
 from parley.worker.lease import LeasedSlot
@@ -90,8 +91,8 @@ def make_app(
 
     Args:
         find_host: returns the host once the model is loaded.
-        secret: the value that the gateway must send in `SECRET_HEADER`. Without one, only loopback
-            may call.
+        secret: the value that the gateway must send in `SECRET_HEADER`. Without one, only programs
+            of this worker's user on this machine may call.
         finished: recordings that the gateway may fetch.
         name: of this worker in the gateway's address for it.
     """
@@ -258,7 +259,7 @@ def _is_welcome(socket: HTTPConnection, secret: str | None) -> bool:
     if secret is not None:
         brought = socket.headers.get(SECRET_HEADER, "")
         return hmac.compare_digest(brought.encode(), secret.encode())
-    return socket.client is not None and is_loopback(socket.client.host)
+    return Peer.of(socket.scope, socket.headers).is_own_program
 
 
 def _lease(dialect: str, headers: Mapping[str, str]) -> LeasedSlot | None:

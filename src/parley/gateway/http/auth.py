@@ -23,11 +23,11 @@ from parley.gateway.authenticator import SHARE_PREFIX, who
 from parley.gateway.http import pages
 from parley.gateway.http.requester import Requester, RequestHeaders
 from parley.gateway.parts import AccessControl
-from parley.gateway.peer import Peer
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.state import AuditEntry
 from parley.media import decoder
 from parley.protocol.control import CONTROL_PATH, VOICE_PATH
+from parley.transport.peer import Peer
 
 OPEN_PATHS: Final = ("/", "/health", "/ready", "/openapi.json", "/api/token")
 OPEN_FOLDERS: Final = ("/static/", "/s/", f"/api/sessions/{SHARE_PREFIX}")

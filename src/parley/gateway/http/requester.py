@@ -12,10 +12,10 @@ from starlette.types import Scope
 from parley.errors import Forbidden, Unauthorized
 from parley.gateway.authenticator import Caller, caller_word
 from parley.gateway.parts import AccessControl
-from parley.gateway.peer import Peer
 from parley.gateway.state import Key, Role
 from parley.library.voices import VoiceUser
 from parley.protocol.networks import network_of
+from parley.transport.peer import Peer
 
 
 class RequestHeaders(Headers):

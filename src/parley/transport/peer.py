@@ -1,8 +1,8 @@
 """The program at the other end of a connection: the client's, or a proxy's in front of it.
 
 A program on this machine that runs as the server's own user, or as root, could read the server's
-files and needs no token. A proxy on this machine connects from the same address for strangers,
-often without a header that shows it, but packages run it as a user of its own.
+files and needs no token or secret. A proxy on this machine connects from the same address for
+strangers, often without a header that shows it, but packages run it as a user of its own.
 """
 
 from __future__ import annotations
