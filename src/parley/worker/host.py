@@ -111,6 +111,18 @@ class _Held:
     """True if another worker continues it because this one has failed."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _SessionParts:
+    """A session and what belongs to it."""
+
+    session: Session
+    socket: ResumableSocket
+    log: SessionLog
+    dialect: Dialect
+    recording: SessionRecorder | None
+    seed: int
+
+
 def _abilities(spec: ModelSpec) -> tuple[Ability, ...]:
     able: dict[Ability, bool] = {
         "speech": spec.can_speak,
@@ -229,85 +241,34 @@ class Host:
         slot: SlotHandle,
         rebuilt: RebuiltSession | None = None,
     ) -> None:
-        lease = held.lease
-        session: Session | None = None
         runner: Runner | None = None
         ended: SessionEnded | None = None
-        writer: SessionLogWriter | None = None
         try:
             self._report(held)
-            if rebuilt is None:
-                writer = self.session_logs.create(self._logged(lease))
-            else:
-                lease = held.lease = await rebuilt.read(lease)
-            is_wanted = rebuilt is None or rebuilt.recording_id
-            recording = self._begin_recording(lease) if is_wanted else None
-            seed = self._new_seed() if recording is None else recording.head.seed
             if rebuilt is not None:
-                seed = rebuilt.seed
-            dialect = self.dialects.open(
-                lease.dialect if rebuilt is None else rebuilt.dialect_name,
-                SessionContext(
-                    session_id=lease.session_id,
-                    kind=lease.kind,
-                    extensions=lease.extensions,
-                    parameters=lease.parameters,
-                    abilities=frozenset(_abilities(self.engine.spec)),
-                    clock=self.clock,
-                    limit_s=self._limit_s(lease.kind),
-                ),
-            )
-            meter = held.meter = SessionMeter(self.meter, lease.kind)
-            session_log = self._session_log(held, writer, seed, recording)
-            held.socket = ResumableSocket(
-                socket,
-                session_id=lease.session_id,
-                window_s=self.limits.resume_window_s,
-                output=OutputLimits(
-                    waiting_bytes=round(self.limits.output_mb * MIB),
-                    stall_s=self.limits.output_stall_s,
-                ),
-                clock=self.clock,
-                log=session_log,
-                moved=lambda: self._report(held),
-            )
-            session = held.session = Session(
-                socket=held.socket,
-                dialect=dialect,
-                settle=self.dialects.settle,
-                observers=[
-                    session_log,
-                    meter,
-                    *([recording] if recording is not None else []),
-                    *self.observers(lease),
-                ],
-                enters=lambda phase: self._enter(held, phase),
-                recorded=None if recording is None else recording.recording_id,
-                may_roll_over=self.limits.rollover,
-            )
-            if recording is not None:
-                recording.report_lost = lambda entries: session.emit(RecordingLost(entries))
-            runner = self._runner(lease, dialect, session, slot, seed)
+                held.lease = await rebuilt.read(held.lease)
+            parts = self._make(held, socket, rebuilt)
+            runner = self._runner(held.lease, parts, slot)
             if not isinstance(runner, RebuildableRunner):
-                held.socket.log_nothing()
+                parts.socket.log_nothing()
             else:
-                session_log.without_old_sound = runner.without_old_sound
+                parts.log.without_old_sound = runner.without_old_sound
                 if rebuilt is not None:
-                    await self._restore(rebuilt, held.socket, session, runner, recording)
+                    await self._restore(rebuilt, parts, runner)
                     if rebuilt.has_ended:
                         ended = SessionEnded("stopped")
                         return
                     rebuilt.forget()
-            _log.info("session_began", kind=lease.kind, queue_wait_ms=lease.queue_wait_ms)
-            ended = await session.run(runner)
+            _log.info("session_began", kind=held.lease.kind, queue_wait_ms=held.lease.queue_wait_ms)
+            ended = await parts.session.run(runner)
         finally:
             self._enter(held, Phase.CLEANUP)
             # Shielded: resources must be released even if the server is shutting down.
             await asyncio.shield(self._spawn(self._clean_up(held, runner, slot)))
             _log.info("session_ended", reason=ended.reason if ended else "cancelled")
             try:
-                if session is not None:
-                    await session.finish()
+                if held.session is not None:
+                    await held.session.finish()
             finally:
                 held.session = None
                 if held.socket is not None:
@@ -315,15 +276,65 @@ class Host:
             if held.socket is not None:
                 self._let_last_words_be_fetched(held.socket, ended)
 
+    def _make(
+        self, held: _Held, socket: SessionSocket, rebuilt: RebuiltSession | None
+    ) -> _SessionParts:
+        """The session and what belongs to it, except its runner."""
+        lease = held.lease
+        writer = self.session_logs.create(self._logged(lease)) if rebuilt is None else None
+        is_wanted = rebuilt is None or rebuilt.recording_id
+        recording = self._begin_recording(lease) if is_wanted else None
+        seed = self._new_seed() if recording is None else recording.head.seed
+        if rebuilt is not None:
+            seed = rebuilt.seed
+        dialect = self._dialect(lease, lease.dialect if rebuilt is None else rebuilt.dialect_name)
+        log = self._session_log(held, writer, seed, recording)
+        meter = held.meter = SessionMeter(self.meter, lease.kind)
+        resumable = held.socket = ResumableSocket(
+            socket,
+            session_id=lease.session_id,
+            window_s=self.limits.resume_window_s,
+            output=OutputLimits(
+                waiting_bytes=round(self.limits.output_mb * MIB),
+                stall_s=self.limits.output_stall_s,
+            ),
+            clock=self.clock,
+            log=log,
+            moved=lambda: self._report(held),
+        )
+        recorders = [] if recording is None else [recording]
+        session = held.session = Session(
+            socket=resumable,
+            dialect=dialect,
+            settle=self.dialects.settle,
+            observers=[log, meter, *recorders, *self.observers(lease)],
+            enters=lambda phase: self._enter(held, phase),
+            recorded=None if recording is None else recording.recording_id,
+            may_roll_over=self.limits.rollover,
+        )
+        if recording is not None:
+            recording.report_lost = lambda entries: session.emit(RecordingLost(entries))
+        return _SessionParts(session, resumable, log, dialect, recording, seed)
+
+    def _dialect(self, lease: LeasedSlot, name: str) -> Dialect:
+        return self.dialects.open(
+            name,
+            SessionContext(
+                session_id=lease.session_id,
+                kind=lease.kind,
+                extensions=lease.extensions,
+                parameters=lease.parameters,
+                abilities=frozenset(_abilities(self.engine.spec)),
+                clock=self.clock,
+                limit_s=self._limit_s(lease.kind),
+            ),
+        )
+
     async def _restore(
-        self,
-        rebuilt: RebuiltSession,
-        socket: ResumableSocket,
-        session: Session,
-        runner: RebuildableRunner,
-        recording: SessionRecorder | None,
+        self, rebuilt: RebuiltSession, parts: _SessionParts, runner: RebuildableRunner
     ) -> None:
-        await rebuilt.restore(socket, session, runner)
+        await rebuilt.restore(parts.socket, parts.session, runner)
+        recording = parts.recording
         if recording is not None and rebuilt.setup is not None and not rebuilt.has_ended:
             now_s = self.clock.monotonic()
             recording.continue_session(
@@ -501,15 +512,8 @@ class Host:
             seed=self.seed,
         )
 
-    def _runner(
-        self,
-        lease: LeasedSlot,
-        dialect: Dialect,
-        session: Session,
-        slot: SlotHandle,
-        seed: int | None,
-    ) -> Runner:
-        limits = self.limits
+    def _runner(self, lease: LeasedSlot, parts: _SessionParts, slot: SlotHandle) -> Runner:
+        limits, dialect, session, seed = self.limits, parts.dialect, parts.session, parts.seed
         voices = Voices(limits.reference_audio_s, self.voices(lease))
         match lease.kind.mode:
             case "chat":
