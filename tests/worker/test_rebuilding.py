@@ -716,14 +716,14 @@ async def test_a_conversation_that_rolls_over_outlives_length_and_context(rolls:
     assert 170 <= max(lengths) <= 200
 
 
-async def test_a_change_of_the_setup_is_logged_and_no_response_repeats_it(
+async def test_a_change_of_the_setup_is_logged_at_every_worker_and_no_response_repeats_it(
     harness: WorkerHarness,
 ) -> None:
     logs = harness.host.session_logs = FakeSessionLogs()
     talk = harness.begin("openai_realtime", extensions=False)
     setup = {"type": "realtime", "instructions": "Speak of lighthouses.", "resume": True}
     talk.say({"type": "session.update", "session": setup})
-    await talk.until("session.updated")
+    ready = await talk.until("session.updated")
     said = []
     for number in range(1, 4):
         talk.say(written(number))
@@ -736,7 +736,16 @@ async def test_a_change_of_the_setup_is_logged_and_no_response_repeats_it(
     talk.say({"type": "session.update", "session": {**setup, "instructions": "Of towers."}})
     await talk.until("session.updated", 2)
     await until(lambda: any(b"Of towers." in update.entries for update in logs.updates))
-    talk.socket.leave()
-    await talk.over()
+
+    asking = await asked(harness, "openai_realtime", logs.taken[-1])
+    later: Any = harness.host.session_logs
+    socket, client = FakeSocket(), harness.host.resumable("again")
+    work = client.attach(socket, hash_of(ready["resume_token"]), ready["seq"])
+    attaching = asyncio.create_task(work)
+    socket.say({"type": "session.update", "session": {**setup, "instructions": "Of bridges."}})
+    await until(lambda: any(b"Of bridges." in update.entries for update in later.updates))
+    for each in (socket, talk.socket):
+        each.leave()
+    await asyncio.gather(asking.holding, attaching, talk.over())
 
     assert said[0] == said[2] > 0

@@ -478,7 +478,7 @@ class ConversationRunner:
         self._started_s = now_s - remembered["started_ago_s"]
         self._idle_since_s = now_s - remembered["idle_ago_s"]
         self._prepared.set()
-        self._is_rebuilt = True
+        self._is_rebuilt = self._is_set_up = True
         if response is not None and not response["has_ended"]:
             self._response = self._restored(response)
             self._response.is_filled = feed.is_filled
