@@ -4,6 +4,7 @@ import io
 import math
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,13 @@ import pytest
 import soundfile
 from tests.contracts.conversations import Cast, known, quiet, turn, unit, voice
 from tests.models.cascade.endpoint import Script, scripted_endpoint
-from tests.models.cascade.parts import ToneSpeaker, memory_of, remote_cascade, result_of
+from tests.models.cascade.parts import (
+    FixedRecogniser,
+    ToneSpeaker,
+    remote_cascade,
+    result_of,
+    small_cascade,
+)
 from tests.models.cascade.rude_server import END, RudeServer, chunk, head, rude_server
 from tests.support.patience import HANG_S
 
@@ -32,6 +39,7 @@ from parley.models.cascade import remote_voice, speech, units
 from parley.models.cascade.connection import Endpoint
 from parley.models.cascade.loader import answers_early, describe, find_speaker
 from parley.models.cascade.model import Cascade
+from parley.models.cascade.recognition import Heard
 from parley.models.cascade.remote_voice import RemoteSpeaker
 from parley.protocol.values import DuplexConfig
 from parley.settings import ModelSettings
@@ -287,7 +295,8 @@ def test_a_second_of_audio_is_a_second_in_any_format(kind, data):
     assert not result_of(outcome).voice_failed
 
 
-def test_a_unit_that_waits_for_a_clause_listens_and_the_next_ones_speak(monkeypatch):
+@pytest.mark.parametrize("has_notes", [False, True])
+def test_a_unit_that_waits_for_a_clause_listens_and_the_next_ones_speak(monkeypatch, has_notes):
     continues = threading.Event()
 
     def slow(server: RudeServer, number: int) -> Iterator[bytes]:
@@ -306,6 +315,9 @@ def test_a_unit_that_waits_for_a_clause_listens_and_the_next_ones_speak(monkeypa
     ]  # fmt: skip
     with rude_server(slow) as there, scripted_endpoint(Script(words=["Hi."])) as llm:
         model = model_with(there, llm)
+        if has_notes:
+            writer, hears = small_cascade(rows=2).parts.writer, FixedRecogniser(Heard("Hello."))
+            model.parts = replace(model.parts, writer=writer, recogniser=hears)
         cast = Cast(model)
         waited = cast.play(0, works)
         while not there.requests:
@@ -326,7 +338,7 @@ def test_a_unit_that_waits_for_a_clause_listens_and_the_next_ones_speak(monkeypa
     decided = [one for one in (*waited, *spoken) if isinstance(one.work, StepUnit)]
     repeated = [one for one in again if isinstance(one.work, StepUnit)]
     assert [one.facts() for one in decided] == [one.facts() for one in repeated]
-    assert memory_of(model).history.lines[-1].text == "Hi."
+    assert spoken[1].text == ("Hello!" if has_notes else "Hi.")
 
 
 @pytest.mark.parametrize(

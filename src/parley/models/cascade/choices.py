@@ -174,7 +174,7 @@ class Choices:
         """
         writer, history, limit = parts.writer, request.history, request.limit
         note = history.lines[-1].note if history.lines and not draft.ids else None
-        is_free = request.rule.answer_format is None and not (self.is_again and self._words)
+        is_free = request.rule.answer_format is None and self._words.peek() in (WAITED, _NOTHING)
         if note and is_free:
             words = note.split()
             while (count := writer.count_text(" ".join(words))) > limit and len(words) > 1:

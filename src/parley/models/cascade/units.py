@@ -174,7 +174,9 @@ class AnswerJob(ModelJob):
             self._state = replace(self._state, telling=telling)
             if self.stage is not Stage.VOCODE:
                 self.go(Stage.VOCODE)
-        elif self._choices.ends_unit(is_due=self._waits_in_vain):
+        elif self._parts.writer.answers_later and self._choices.ends_unit(
+            is_due=self._waits_in_vain
+        ):
             self._listen_on(telling, speaks=speaks)
         else:
             self._write(telling)
