@@ -24,7 +24,7 @@ from parley.results import UnitChoices
 from parley.session.item_context import ItemContext
 from parley.session.opened import Voices
 from parley.session.replay import TurnFeed, UnitFeed, replay
-from parley.session_log.entries import AnswerMade, Entry, Filled, Opened
+from parley.session_log.entries import AnswerMade, Entry, Filled, Opened, TakenBack
 from parley.session_log.items import ItemList
 from parley.views.duplex import DuplexView
 from parley.views.half_duplex import HalfDuplexView
@@ -94,6 +94,15 @@ async def test_the_context_holds_what_was_said_of_an_answer_that_was_interrupted
 
     assert (before, said) == ([], ["I am"])
     context.settle.assert_awaited_once()
+
+
+async def test_before_an_answer_failed_the_previous_one_was_shortened_to_what_was_heard() -> None:
+    context = create_autospec(ItemContext)
+    feed = TurnFeed(ItemList(8), context, create_autospec(HalfDuplexView), "session")
+
+    await replay(feed, [*LOG[:4], TakenBack("answer")])
+
+    assert [name for name, *_ in context.mock_calls][-2:] == ["settle", "without"]
 
 
 @pytest.mark.parametrize("chosen", [None, UnitChoices()])

@@ -284,6 +284,8 @@ class TurnFeed(_Feed[HalfDuplexView]):
                 if self._is_made:
                     await context.take_back(item_id)
                 else:
+                    # The previous answer was shortened before this one failed.
+                    await context.settle()
                     context.without(item_id)
             case Unknown():
                 self._silenced, self.is_filled = None, False
