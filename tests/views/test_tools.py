@@ -40,6 +40,7 @@ RENDERED = (
 )
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 OTHER = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+BROKEN = '<tool_call>\n{"name": "f", "arguments": {"city": Rome}}\n</tool_call>'
 
 
 def call(city: str) -> ToolCallPart:
@@ -84,8 +85,11 @@ def summed(pieces: list[AnswerPart]) -> tuple[str, list[tuple[str, str]]]:
     words, calls = "", list[tuple[str, str]]()
     for piece in pieces:
         match piece:
-            case Words(text) | CallBroken(text):
+            case Words(text):
                 words += text
+            case CallBroken(text):
+                words += text
+                calls[-1] = (calls[-1][0], "")
             case CallBegan(name):
                 calls.append((name, ""))
             case CallArguments(text):
@@ -120,6 +124,13 @@ def test_calls_one_after_the_other():
     assert calls == [("get_weather", '{"city": "Rome"}'), ("f", "{}")]
 
 
+@pytest.mark.parametrize("end", [len(BROKEN), BROKEN.index("Rome"), BROKEN.index("ity")])
+def test_a_call_behind_a_broken_one_is_a_call(end):
+    broken = BROKEN[:end] + "\n"
+
+    assert summed(read(broken + CALL))[1][-1] == ("get_weather", '{"city": "Rome"}')
+
+
 def test_arguments_that_stand_before_the_name():
     assert summed(read('<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>')) == (
         "",
@@ -140,7 +151,7 @@ def test_a_whole_call_without_its_end_is_a_call():
         '<tool_call>\n{"name": "f"}\n</tool_call>',
         '<tool_call>\n{"name": "", "arguments": {}}\n</tool_call>',
         '<tool_call>\n{"name": "f", "arguments": "Rome"}\n</tool_call>',
-        '<tool_call>\n{"name": "f", "arguments": {"city": Rome}}\n</tool_call> and so on',
+        BROKEN + " and so on",
         "<tool_call>",
         "a < b and <tool",
         "<tool_call",
@@ -161,7 +172,20 @@ def test_what_is_not_a_call_comes_back_as_text(text):
 @given(
     st.lists(
         st.sampled_from(
-            [CALL, OTHER, "words ", "\n", "<", "{", '"', "<tool_call>", "</tool_call>", "}}", "é"]
+            [
+                CALL,
+                OTHER,
+                BROKEN,
+                "words ",
+                "\n",
+                "<",
+                "{",
+                '"',
+                "<tool_call>",
+                "</tool_call>",
+                "}}",
+                "é",
+            ]
         ),
         max_size=8,
     ),

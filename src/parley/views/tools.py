@@ -201,7 +201,7 @@ class ToolCallReader:
     def _take(self, arguments: JsonObjectScanner) -> list[AnswerPart] | None:
         taken = arguments.add(self._held)
         if not taken:
-            return None
+            return self._broken() if self._held else None
         self._raw += taken
         self._held = self._held[len(taken) :]
         if arguments.is_complete and not arguments.is_valid:
@@ -225,8 +225,8 @@ class ToolCallReader:
             # Only its closing tag is missing: the call itself is complete.
             self._has_ended_call = True
             return [CallEnded(arguments.text)]
-        raw, self._raw = self._raw + self._held, ""
-        self._held, self._has_ended_call = "", False
+        raw, self._raw, self._has_ended_call = self._raw, "", False
+        # A whole call may follow.
         return [CallBroken(raw)]
 
 
@@ -246,8 +246,11 @@ class JsonObjectScanner:
         return bool(object_in(self.text)) or self.text.strip("{} \n\t") == ""
 
     def add(self, text: str) -> str:
-        """Take a piece; returns its part that belongs to the object."""
+        """Take a piece; returns its part that belongs to the object, up to what cannot."""
         for place, character in enumerate(text):
+            if character == ("\n" if self._in_string else "<"):
+                text = text[:place]
+                break
             self._see(character)
             if self._depth == 0:
                 self.is_complete = True
