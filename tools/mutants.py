@@ -48,8 +48,8 @@ POOL_TESTS: Final = "tests/gateway/test_dispatcher.py"
 MUTANTS: Final = [
     *_mutants(
         "queue", "gateway/dispatcher.py", f"{POOL_TESTS} tests/gateway/test_waiting.py",
-        ("if self.worker_pool.can_ever_serve(ticket.kind):\n                    return", "if False:\n                    return"),
-        ("                    # It can take none of the free slots; tickets behind it may.\n                    continue", "                    return"),
+        ("elif ticket.fingerprint is None and self.worker_pool.can_ever_serve(ticket.kind):", "elif False:"),
+        ("elif ticket.fingerprint is None and self", "elif self"),
         ("WORKERS_TO_TRY: Final = 2", "WORKERS_TO_TRY: Final = 3"),
         ("away_s > self._no_worker_refuse_s", "away_s > 2 * self._no_worker_refuse_s"),
         ("if self._is_closed or self.is_paused:", "if self._is_closed:"),

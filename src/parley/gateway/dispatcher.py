@@ -255,16 +255,12 @@ class Dispatcher:
                 key_id=ticket.key_id,
                 fingerprint=ticket.fingerprint,
             )
-            if lease is None:
-                if ticket.fingerprint is not None:
-                    # It can take none of the free slots; tickets behind it may.
-                    continue
-                # Strict order: the tickets behind it wait too, unless no worker can ever serve this
-                # one.
-                if self.worker_pool.can_ever_serve(ticket.kind):
-                    return
-                continue
-            self._assign(ticket, lease)
+            if lease is not None:
+                self._assign(ticket, lease)
+            elif ticket.fingerprint is None and self.worker_pool.can_ever_serve(ticket.kind):
+                # Strict order: the tickets behind it wait too, unless it can take no slot that is
+                # free now or later, or only one on a worker with its fingerprint.
+                return
 
     @property
     def is_held(self) -> bool:
