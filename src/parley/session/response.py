@@ -61,7 +61,7 @@ class Response:
     """True if the client has received the transcript of the user's turn."""
     is_cancelled: bool = False
     is_unsaid: bool = False
-    """True if it ended before anything was said: it is as if it had never started."""
+    """True if it ended before anything was said: the context contains nothing of it."""
     has_ended: bool = False
     tokens: TokenCounts = field(default_factory=TokenCounts)
 
