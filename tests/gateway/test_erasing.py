@@ -1,5 +1,6 @@
 """Everything that is kept of one person: found and deleted by their key."""
 
+import asyncio
 import io
 import zipfile
 from pathlib import Path
@@ -46,8 +47,10 @@ async def test_a_response_that_ends_after_its_key_was_revoked_is_not_kept() -> N
         await http.delete(f"/api/admin/keys/{alice}", headers=ADMIN)
         await http.delete("/api/sessions", params={"key": alice}, headers=ADMIN)
         model.word_s, model.answer = 0.0, ""
-        await until(lambda: not list(pool.leases))
-        kept = await server.runtime.stores.state.response(made.json()["id"], f"key {alice}")
+        response_id = made.json()["id"]
+        run = f"background {response_id}"
+        await until(lambda: run not in {task.get_name() for task in asyncio.all_tasks()})
+        kept = await server.runtime.stores.state.response(response_id, f"key {alice}")
 
     assert made.status_code == 200
     assert kept is None
