@@ -22,12 +22,13 @@ from parley.worker.trust import GatewayTrust, WrongCertificate
 
 
 async def test_a_fingerprint_is_compared_before_anything_is_trusted():
-    pair, other = ServerPair(), ServerPair()
+    pair = ServerPair()
+    digits = fingerprint(pair.pem).replace(":", "").lower()
     async with fake_gateway_control(tls=server_context(pair)) as gateway:
-        right = GatewayTrust(
-            gateway.url, fingerprint=fingerprint(pair.pem).replace(":", "").lower()
+        right = GatewayTrust(gateway.url, fingerprint=digits)
+        wrong = GatewayTrust(
+            gateway.url, fingerprint=f"{digits[:-1]}{'1' if digits[-1] == '0' else '0'}"
         )
-        wrong = GatewayTrust(gateway.url, fingerprint=fingerprint(other.pem))
 
         context = await right.context()
         with pytest.raises(WrongCertificate) as caught:

@@ -483,6 +483,17 @@ MUTANTS: Final = [
     ),
     *_mutants("folder-gone", "session_log/file_logs.py", "tests/session_log/test_backends.py -k folder", ("if self._stored.inode() == self._inode:", "if True:")),
     *_mutants("far-voice", "vad/utterance.py", "tests/vad/test_utterance.py", ("return replace(self, far_ms=0)", "return self")),
+    *_mutants("erased-key", "gateway/http/openai/kept_responses.py", "tests/gateway/test_erasing.py -k revoked", ("        if who.key_id is not None and who.access.authenticator.find_key(who.key_id) is None:\n            return False\n", "")),
+    *_mutants("elsewhere", "gateway/worker_control.py", "tests/gateway/test_operating.py -k introduces", ("        self.admission.check_worker_url(first.url)\n", "")),
+    *_mutants("not-held", "gateway/session_relay.py", "tests/gateway/test_session_registry.py -k leaves", ("lease.resume is None or not lease.is_held:", "lease.resume is None:")),
+    *_mutants("silent", "gateway/worker_pool.py", "tests/gateway/test_session_registry.py -k returns_while", ("if must_clean and not lease.is_lost:", "if must_clean:")),
+    *_mutants("behind-end", "session_log/redis_logs.py", "tests/session_log/test_backends.py -k in_flight", ("await asyncio.wait({self._appending})", "pass")),
+    *_mutants("drift", "session/listener.py", "tests/session/test_conversation_interruption.py -k positions", ("        self._start -= self._added_samples\n", "")),
+    *_mutants("other-answer", "session/conversation.py", "tests/openai/test_realtime.py -k cancels", ("if response_id not in (None, response.response_id):", "if False:")),
+    *_mutants("slow-ears", "session/interruption.py", "tests/session/test_interruption.py -k newest", ("self._waiting_s > WAITING_S and", "False and")),
+    *_mutants("digits", "worker/trust.py", "tests/test_certificates_trust.py -k compared", ("if shown not in expected:", "if not any((one or '')[:60] == shown[:60] for one in expected):")),
+    *_mutants("again", "client/resuming.py", "tests/client/test_returning.py -k arrived", ("self._received = self._arrived = number", "self._received = number")),
+    *_mutants("two-cuts", "client/connection.py", "tests/client/test_returning.py -k long_time", ("            self._meanwhile_bytes -= len(frame)\n", "")),
     *_mutants("stops", "transport/limits.py", "tests/gateway/test_connection.py -k slowly", ("min(self._due + earned_s, now + self._grace_s)", "self._due + earned_s")),
 ]  # fmt: skip
 

@@ -464,6 +464,7 @@ def test_the_log_in_memory_is_bounded():
         (replace(hello(), slots=0), "slots must be at least 1"),
         (replace(hello(), worker_id=""), "worker_id must not be empty"),
         (replace(hello(), url="ftp://127.0.0.1"), "url must be http(s)://host:port."),
+        (replace(hello(), url="http://10.0.0.5:1"), "Workers on other hosts need a shared secret."),
         (replace(hello(), url="https://127.0.0.1:1", certificate="x"), "must be in PEM format"),
         ({"type": "joke"}, "not a control message"),
     ],

@@ -37,6 +37,7 @@ from parley.protocol.control import (
     RESUME_HEADER,
     RESUME_STATUSES,
     SESSION_HEADER,
+    SILENCE_LIMIT_S,
     WHY_HEADER,
     Heartbeat,
     Hello,
@@ -206,9 +207,14 @@ async def test_last_words_of_a_worker_that_died_are_told_by_another(
         assert young.kept.take(found) is None
 
 
-@pytest.mark.parametrize(("code", "is_kept"), [(1000, False), (1001, False), (1006, True)])
-def test_a_session_whose_client_leaves_while_it_moves_is_over(code: int, is_kept: bool) -> None:
-    lease = SimpleNamespace(resume=object(), is_held=True, is_lost=True, log_id="log")
+@pytest.mark.parametrize(
+    ("code", "is_held", "is_kept"),
+    [(1000, True, False), (1001, True, False), (1006, True, True), (1006, False, False)],
+)
+def test_a_session_whose_client_leaves_while_it_moves_is_over(
+    code: int, is_held: bool, is_kept: bool
+) -> None:
+    lease = SimpleNamespace(resume=object(), is_held=is_held, is_lost=True, log_id="log")
     relays = SessionRelay(sessions=Mock(), metrics=Mock(), message_arrives=Mock())
 
     assert relays._is_cut(RelayEnd("client", Closure(code)), lease) is is_kept  # type: ignore[arg-type]
@@ -919,12 +925,18 @@ async def test_one_whose_worker_comes_after_all_is_told_to_end_it(young: Young) 
     assert [lease.lease_id for lease in doubled] == ["lease"]
 
 
+@pytest.mark.parametrize("is_silent", [False, True])
 async def test_a_worker_that_returns_while_another_rebuilds_its_session_ends_it(
-    young: Young,
+    young: Young, is_silent: bool
 ) -> None:
     doubled: list[Lease] = []
     young.kept.doubled.listen(doubled.append)
-    young.pool.left(young.pool.welcome(hello(of_session(Phase.ACTIVE)), object()))
+    worker = young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    if is_silent:
+        young.clock.advance(SILENCE_LIMIT_S + 1)
+        young.pool.sweep()
+    else:
+        young.pool.left(worker)
 
     young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
 

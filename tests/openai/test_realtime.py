@@ -244,6 +244,8 @@ async def test_the_client_cancels_an_answer():
         await talk.write("go")
         await talk.connection.response.create()
         await talk.until("response.output_audio.delta")
+        await talk.connection.response.cancel(response_id="resp_other", event_id="other")
+        other = await talk.error()
         await talk.connection.response.cancel()
         done = await talk.until("response.done")
         await talk.connection.response.cancel(event_id="again")
@@ -251,6 +253,7 @@ async def test_the_client_cancels_an_answer():
 
     assert done.response.status == "cancelled"
     assert done.response.status_details.reason == "client_cancelled"
+    assert (other.code, other.event_id) == ("response_cancel_not_active", "other")
     assert (error.code, error.event_id) == ("response_cancel_not_active", "again")
     # LiveKit looks for these words.
     assert error.message.startswith("Cancellation failed")

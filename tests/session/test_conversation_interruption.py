@@ -81,10 +81,11 @@ async def test_speech_during_which_the_client_takes_over_waits_for_its_commit(
     assert answer["transcript"].startswith("You spoke for 1.")
 
 
-async def test_positions_count_what_the_client_has_sent():
+@pytest.mark.parametrize("answers", [True, False])
+async def test_positions_count_what_the_client_has_sent(answers):
     judges = TurnJudges(end_of_turn=lambda _: 0.99)
     async with worker_harness(clock=ManualClock(), judges=judges) as harness:
-        talk = await talking(harness, SERVER_VAD)
+        talk = await talking(harness, {**SERVER_VAD, "create_response": answers})
         feed(talk, sound(silence(0.3), speak(1.0), silence(0.2)))
         # The client sends no more, and its silence is assumed.
         await harness.pass_time(5.0, due=QUIET)

@@ -435,6 +435,15 @@ async def test_work_that_takes_long_is_done_in_a_thread(monkeypatch, seconds, ma
     interruptions.close()
 
 
+async def test_of_sound_that_waits_for_the_detector_the_newest_is_kept():
+    interruptions = interrupting(ManualClock(), [])
+    for _ in range(40):
+        interruptions.hear(Pcm.silence(16_000, 16_000))
+
+    assert sum(work.heard_s for work in interruptions._waiting) == 30.0
+    interruptions.close()
+
+
 async def test_a_detector_that_fails_stops_no_conversation(monkeypatch):
     def fail(self, pcm, at_s):
         raise ZeroDivisionError

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -36,7 +37,7 @@ from parley.session_log.contract import (
     split_entries,
 )
 from parley.session_log.file_logs import FileSessionLogs
-from parley.session_log.redis_logs import REFRESH, RedisScripts, RedisSessionLogs
+from parley.session_log.redis_logs import APPEND, REFRESH, RedisScripts, RedisSessionLogs
 from parley.settings import Settings, StorageSettings
 
 
@@ -200,13 +201,26 @@ async def test_a_log_is_gone_with_its_session(backend: SessionLogs, tmp_path: Pa
         assert {path.name for path in backend.folder.iterdir()} == {"folder_id"}
 
 
-async def test_an_update_in_flight_leaves_nothing_behind_the_end(backend: SessionLogs) -> None:
+async def test_an_update_in_flight_leaves_nothing_behind_the_end(
+    backend: SessionLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer = created(backend, logged())
     results: list[AppendResult] = []
+    arrives = asyncio.Event()
+    if isinstance(backend, RedisSessionLogs):
+        ask = backend.ask
+
+        async def ask_late(script: str, *rest: Any) -> Any:
+            if script == APPEND:
+                await arrives.wait()
+            return await ask(script, *rest)
+
+        monkeypatch.setattr(backend, "ask", ask_late)
 
     writer.append(update(b"head", whole=True), results.append)
     writer.drop()
     await asyncio.sleep(0.05)
+    arrives.set()
     async with asyncio.timeout(HANG_S):
         while not results or await backend.stored():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
