@@ -76,6 +76,7 @@ export const pageScenarios = {
       ['Python', 'from openai import OpenAI'],
     ]) {
       await page.getByRole('tab', { name: tab }).click();
+      assert.equal(await page.evaluate(() => document.activeElement.textContent), tab);
       assert.ok((await code.textContent()).includes(line), tab);
     }
     await press('Send');

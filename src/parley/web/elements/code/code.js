@@ -58,6 +58,8 @@ export class Code extends HTMLElement {
     this.#chosen = id;
     localStorage.setItem(STORED, id);
     this.show(this.#versions);
+    // The tab that had the focus was replaced.
+    /** @type {HTMLElement | null} */ (this.#tabs.querySelector('[aria-selected=true]'))?.focus();
   }
 
   /** @param {KeyboardEvent} event @param {string} id */
@@ -66,7 +68,6 @@ export class Code extends HTMLElement {
     if (!step) return;
     const at = this.#versions.findIndex((one) => one.id === id) + step;
     this.#choose(this.#versions[(at + this.#versions.length) % this.#versions.length].id);
-    /** @type {HTMLElement | null} */ (this.#tabs.querySelector('[aria-selected=true]'))?.focus();
   }
 
   get text() {
