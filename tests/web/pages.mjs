@@ -139,7 +139,8 @@ export const pageScenarios = {
     const direction = (node) => getComputedStyle(node).direction;
     assert.equal(await field.evaluate(direction), 'rtl');
     await field.press('Enter');
-    assert.equal(await page.locator('.message.user .body p').evaluate(direction), 'rtl');
+    for (const written of ['.message.user .body p', '.history .open span'])
+      assert.equal(await page.locator(written).evaluate(direction), 'rtl');
     const prose = page.locator('.message.assistant .prose');
     await prose.locator('math').nth(2).waitFor();
     await prose.getByText('سلام دنیا').waitFor();

@@ -212,7 +212,7 @@ const NAME_SIGNS = 60;
  */
 export function askName(name) {
   return new Promise((resolve) => {
-    const field = h('input', { value: name, maxlength: NAME_SIGNS, autofocus: true });
+    const field = h('input', { dir: 'auto', value: name, maxlength: NAME_SIGNS, autofocus: true });
     const form = h(
       'form',
       { class: 'stack' },

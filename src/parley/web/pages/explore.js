@@ -93,7 +93,7 @@ function drawRecents() {
       return h(
         'li',
         null,
-        h('a', { href: viewerUrl(id) }, sign, h('span', { class: 'name' }, name ?? (said || kind)), when),
+        h('a', { href: viewerUrl(id) }, sign, h('span', { class: 'name', dir: 'auto' }, name ?? (said || kind)), when),
       );
     }),
   );

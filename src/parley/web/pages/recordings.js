@@ -136,7 +136,7 @@ function row(entry, at) {
       'a',
       { href: url },
       icon(sign),
-      h('span', { class: 'name' }, name),
+      h('span', { class: 'name', dir: 'auto' }, name),
       h('span', { class: 'quiet small num' }, more),
     ),
     entry.rename ? iconButton('edit', ['action.rename', { name }], () => void edit()) : null,

@@ -150,7 +150,7 @@ function header(meta, words) {
     h(
       'div',
       { class: 'stack title' },
-      h('h1', null, String(meta.title || words || kind || t('replay.title'))),
+      h('h1', { dir: 'auto' }, String(meta.title || words || kind || t('replay.title'))),
       h('p', { class: 'quiet small num' }, h('span', { class: 'chip' }, kind), ` ${facts.filter(Boolean).join(' · ')}`),
       partsOf(meta),
     ),

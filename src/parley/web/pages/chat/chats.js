@@ -143,7 +143,7 @@ export class Chats {
       h(
         'button',
         { class: 'open', type: 'button', title: name, ...here, onclick: () => void this.#open(chat) },
-        h('span', null, name),
+        h('span', { dir: 'auto' }, name),
         h('small', { class: 'quiet' }, date(chat.updatedAt)),
       ),
       edit,
