@@ -1425,7 +1425,7 @@ const scenarios = {
 
   async languages_and_writing({ page }) {
     await page.goto('/audio_duplex');
-    await page.locator('.topbar .lang').click();
+    await page.getByRole('button', { name: '中文' }).click();
     await page.locator('.state').getByText('点一下，开始说话').waitFor();
     // The call's preset follows the language, a request later.
     await page.getByText('用中文聊天').waitFor({ state: 'attached' });

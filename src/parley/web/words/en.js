@@ -779,7 +779,7 @@ export const en = {
   'missing.title': 'There is no page at this address.',
   'missing.more': 'It may have been deleted, or the address may have a typing mistake.',
   'missing.home': 'Start page',
-  'nav.language': 'Chinese',
+  'nav.language': '中文',
   'nav.explore': 'What can it do?',
   'nav.playground': 'Playground',
   'call.more': 'More',

@@ -7,7 +7,7 @@
 import { about } from '../../wire/about.js';
 import { HttpError, request, requestIfAny } from '../../wire/http.js';
 import { at, here } from '../../wire/root.js';
-import { bindPage, currentLanguage, setLanguage, suggestLanguage } from '../../words/words.js';
+import { bindPage, currentLanguage, setLanguage, suggestLanguage, words } from '../../words/words.js';
 import { h, iconButton, painted, reicon, relabel, say, sheet } from '../dom.js';
 import { icon, mark } from '../icons.js';
 
@@ -66,6 +66,9 @@ function languageButton() {
   const next = () => (currentLanguage() === 'zh' ? 'en' : 'zh');
   const change = () => void setLanguage(next());
   const name = h('span', { words: 'nav.language' });
+  const show = () => Object.assign(name, { lang: next() });
+  words.addEventListener('language', show);
+  show();
   return h('button', { class: 'lang', type: 'button', icon: 'globe', onclick: change }, name);
 }
 
