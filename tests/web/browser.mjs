@@ -552,7 +552,7 @@ const scenarios = {
     await mainButton(second).click();
     await phase(second, 'queued');
     await second.waitForSelector('p-queue:not([hidden])');
-    assert.match(await second.locator('p-queue .place').textContent(), /Number 1 in the queue/);
+    assert.equal(await second.locator('p-queue [role=status]').textContent(), 'Number 1 in the queue');
     assert.equal(wire.sent.length, 0, 'nothing is sent while waiting');
     const estimate = await second.locator('p-queue .quiet').first().textContent();
     assert.match(estimate, /about \d+ (s|min)/);

@@ -9,7 +9,8 @@ import { h, reicon, relabel, say } from '../dom.js';
 
 export class Queue extends HTMLElement {
   #countdown = new Countdown();
-  #place = h('strong', { class: 'place num' });
+  /** Read aloud when it changes; the time after it changes every second. */
+  #place = h('strong', { class: 'place num', role: 'status' });
   #wait = h('span', { class: 'quiet num' });
   #bell = h('button', { class: 'round slim', type: 'button', icon: 'bell' });
   #notify = h('button', { class: 'button plain slim', type: 'button', words: 'queue.notify', icon: 'bell' });
@@ -20,7 +21,6 @@ export class Queue extends HTMLElement {
   #title = document.title;
 
   connectedCallback() {
-    this.setAttribute('role', 'status');
     this.append(this.#place, this.#wait, h('div', { class: 'row' }, this.#bell, this.#notify));
     this.#bell.onclick = () => {
       localStorage.setItem('parley.bell', this.#isQuiet ? 'on' : 'off');
