@@ -177,6 +177,11 @@ export const pageScenarios = {
       tooWidePx: 0,
     });
     assert.deepEqual(await findings(page, 'a chat'), []);
+    // Where the browser does not let pages copy, the user can.
+    await page.evaluate(() => Object.assign(navigator.clipboard, { writeText: () => Promise.reject() }));
+    await prose.locator('.copy-code').click();
+    assert.equal(await page.locator('dialog textarea').inputValue(), seen.code);
+    await page.keyboard.press('Escape');
     assert.match(await prose.textContent(), /<img src=x onerror=.*<script>.*\[no\]\(javascript:/s);
     // What a finger is on stays while the next answer is written.
     const tool = await page.locator('.message.user [aria-label^=Copy]').elementHandle();

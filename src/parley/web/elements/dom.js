@@ -247,9 +247,9 @@ export async function copy(text, key = 'toast.copied') {
     await navigator.clipboard.writeText(text);
     toast(key);
   } catch {
-    // The browser refused: show the text, so that the user can copy it.
-    const field = h('input', { value: text, readonly: true, label: 'share.link' });
-    sheet('share.link', field);
+    // The browser refused, as on pages without TLS: show the text with its lines, so that the user can copy it.
+    const field = h('textarea', { value: text, rows: 8, readonly: true, label: 'action.copy' });
+    sheet('action.copy', field);
     field.select();
   }
 }

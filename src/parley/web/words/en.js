@@ -238,7 +238,6 @@ export const en = {
   'share.comment': 'Comment',
   'share.comment_hint': 'What was good, what was not?',
   'share.go': 'Share and copy the link',
-  'share.link': 'Link',
   'share.copied': 'Link copied',
   'share.uploading': 'Uploading',
   'share.failed': 'That did not work. Try again in a moment.',

@@ -226,7 +226,6 @@ export const zh = {
   'share.comment': '评论',
   'share.comment_hint': '哪里好，哪里不好？',
   'share.go': '分享并复制链接',
-  'share.link': '链接',
   'share.copied': '链接已复制',
   'share.uploading': '正在上传',
   'share.failed': '没有成功，请稍后再试。',
