@@ -230,8 +230,8 @@ export class Controls {
   }
 
   /**
-   * Moves the focus to mute at the start of a call, since the button that started it now hangs up and pressing Space or
-   * Enter again must not do that. After the call it moves back.
+   * Moves the focus at the start of a call to mute, or to push to talk, since the button that started
+   * it now hangs up and pressing Space or Enter again must not do that. After the call it moves back.
    * @param {boolean} isLive
    */
   moveFocus(isLive) {
@@ -239,7 +239,7 @@ export class Controls {
     // A button that was disabled has lost the focus to the page.
     const isNowhere = here?.matches('body, main');
     if (isLive && (here === this.#main || here === this.start || isNowhere))
-      buttonOf(this.#mute)?.focus({ preventScroll: true });
+      (this.#talk?.hidden === false ? this.#talk : buttonOf(this.#mute))?.focus({ preventScroll: true });
     if (!isLive && (isNowhere || this.node.contains(here)))
       (this.#main.hidden ? this.start : this.#main).focus({ preventScroll: true });
   }

@@ -20,7 +20,8 @@ export function holdButton(page) {
     button.addEventListener(end, () => hold(false));
   }
   button.addEventListener('contextmenu', (event) => event.preventDefault());
-  button.addEventListener('keydown', ({ key }) => (key === 'Enter' || key === ' ') && hold(true));
+  // The key that started the call may still be held.
+  button.addEventListener('keydown', ({ key, repeat }) => !repeat && (key === 'Enter' || key === ' ') && hold(true));
   button.addEventListener('keyup', ({ key }) => (key === 'Enter' || key === ' ') && hold(false));
   return button;
 }
