@@ -189,6 +189,10 @@ export const pageScenarios = {
     await field.press('Enter');
     await page.locator('.message.assistant').nth(1).getByText('سلام دنیا').waitFor();
     assert.ok(await tool.evaluate((node) => node.isConnected));
+    // By key, the focus does not go with the old answer.
+    await page.getByRole('button', { name: 'Answer again' }).press('Enter');
+    assert.ok(await field.evaluate((node) => node === document.activeElement));
+    await page.getByRole('button', { name: 'Answer again' }).waitFor();
     // What is far above costs no layout, and getting its height does not undo the scrolling.
     await page.setViewportSize({ width: 360, height: 240 });
     const isShown = (node) => node.checkVisibility({ contentVisibilityAuto: true });

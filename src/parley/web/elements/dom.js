@@ -47,7 +47,8 @@ export function h(tag, attributes, ...children) {
 
 /**
  * Returns a button that shows only an icon.
- * @param {string} icon @param {string | [string, Record<string, unknown>]} label key @param {() => void} [onclick]
+ * @param {string} icon @param {string | [string, Record<string, unknown>]} label key
+ * @param {(event: MouseEvent) => void} [onclick]
  * @param {string} [more] further classes
  */
 export const iconButton = (icon, label, onclick, more = '') =>

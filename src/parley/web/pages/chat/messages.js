@@ -2,7 +2,7 @@
 
 import { encodeWav } from '../../audio/wav.js';
 import { isDeveloper } from '../../elements/developer.js';
-import { copy, download, element, h, iconButton, sheet } from '../../elements/dom.js';
+import { $, copy, download, element, h, iconButton, sheet } from '../../elements/dom.js';
 import { enlarge } from '../../elements/enlarge.js';
 import { partNode } from '../../elements/media-parts.js';
 import { errorText } from '../../elements/notice.js';
@@ -165,9 +165,11 @@ export class Messages {
   #tools(message, isLast) {
     const { talk, rig, settingsNow } = this.page;
     const { sound, recordingId = '' } = message;
-    const again = () => {
+    const again = (/** @type {MouseEvent} */ { detail }) => {
       rig.flush();
       talk.regenerate(settingsNow());
+      // The button goes with the old answer; after a tap, the on-screen keyboard would cover the new one.
+      if (detail === 0) $('.compose textarea').focus();
     };
     const save = () =>
       download(

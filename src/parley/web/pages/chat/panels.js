@@ -12,7 +12,7 @@ export function panelButton(panel, icon, label, more) {
     // A key press also moves the focus; after a tap the on-screen keyboard would cover the panel.
     if (panel.toggleAttribute('data-open') && detail === 0) panel.querySelector('button')?.focus();
   };
-  const button = iconButton(icon, label, /** @type {any} */ (toggle), more);
+  const button = iconButton(icon, label, toggle, more);
   const follow = () => {
     const isOpen = panel.hasAttribute('data-open');
     button.setAttribute('aria-expanded', String(isOpen));
