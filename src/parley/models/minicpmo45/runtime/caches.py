@@ -54,14 +54,17 @@ class CacheCopy:
         """Positions from `start` up to `end`."""
         return CacheCopy(tuple(kept[:, :, start:end] for kept in self.tensors))
 
-    def turned(self, cos: Tensor, sin: Tensor) -> CacheCopy:
-        """A copy whose keys are rotated further, in float32, by the angles of `rotary`'s tables."""
-        keys, values, *scales = self.tensors
-        if not scales:
-            return CacheCopy((rotated(keys.float(), cos, sin).to(keys.dtype), values))
-        wide = from_eight_bits(keys, scales[0], torch.float32)
-        keys, of_keys = to_eight_bits(rotated(wide, cos, sin))
-        return CacheCopy((keys, values, of_keys, scales[1]))
+    def turn(self, cos: Tensor, sin: Tensor) -> None:
+        """Rotate the keys further, in float32, by the angles of `rotary`'s tables. Layer by layer,
+        because in float32 the keys of all take gigabytes (6,000 positions of the published model:
+        3.4 with what is made of them)."""
+        keys, _, *scales = self.tensors
+        for mine, *scale in zip(keys, *scales[:1], strict=True):
+            wide = from_eight_bits(mine, scale[0], torch.float32) if scale else mine.float()
+            turned = rotated(wide, cos, sin)
+            given = to_eight_bits(turned) if scale else (turned,)
+            for kept, new in zip((mine, *scale), given, strict=True):
+                kept.copy_(new)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -353,17 +356,20 @@ class SlotCache:
     def lift(self, row: int, start: int, count: int) -> CacheCopy:
         """A copy of `count` positions from `start` on."""
         here = self._columns(row, start, start + count)
+        if isinstance(here, Tensor):
+            return CacheCopy(tuple(kept[:, :, here] for kept in self.tensors))
         return CacheCopy(tuple(kept[:, :, here].clone() for kept in self.tensors))
 
     def put(self, row: int, copy: CacheCopy, source: int, target: int, rope: RopeTable) -> None:
-        """Write lifted positions from `target` on, with their keys rotated to the new positions.
+        """Write lifted positions from `target` on, with their keys, also those of `copy`, rotated
+        to the new positions.
 
         A key that was rotated for position p is rotated again by (target - source), in
         float32, which is equal to a rotation for its new position. Source: sessions.md 5.5. The
         caller sets the length.
         """
         if source != target:
-            copy = copy.turned(*rope.angles_of(target - source, self.keys.device))
+            copy.turn(*rope.angles_of(target - source, self.keys.device))
         self.write_copy(row, copy, target)
 
     def write_copy(self, row: int, copy: CacheCopy, start: int) -> None:

@@ -227,7 +227,7 @@ class SpeechNetwork(nn.Module):
         self.cache.save(row.index, 0)
         turns = torch.arange(tail, device=self.device) + (head - old_start)
         kept = self.cache.lift(row.index, old_start, tail)
-        kept = kept.turned(*rotary(turns[:, None] * self._frequencies))
+        kept.turn(*rotary(turns[:, None] * self._frequencies))
         self.cache.write_copy(row.index, kept, head)
         row.first, row.length = 0, head + tail
         row.position = head + tail
