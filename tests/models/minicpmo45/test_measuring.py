@@ -25,6 +25,7 @@ from parley.models.minicpmo45.quantize import Int4Linear, Kind, stored_bytes
 from parley.models.minicpmo45.runtime.attention import SlotAttention
 from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.token2wav.token2wav import VOICES_READY
+from parley.models.minicpmo45.vision_encoder.network import KEPT_SIZES
 from parley.settings import ModelSettings
 
 pytestmark = pytest.mark.timeout(900)
@@ -197,6 +198,20 @@ def test_an_hour_of_the_worst_traffic_ends_without_running_out_of_memory(
     assert spare > 0
     per_slot = 2.2 * GIB
     assert spare < measuring.SPARE_SHARE * card.size + 2 * per_slot + GIB
+
+
+def test_pictures_of_all_shapes_leave_little_on_the_card() -> None:
+    """Positions stay there for later pictures, and are part of no plan."""
+    resampler, card = loaded("int4").network.resampler, Card(24)
+    free = card.free_bytes()
+
+    with torch.inference_mode(), card:
+        for rows in range(1, KEPT_SIZES):
+            features = torch.empty(1, 32 * rows, 1152, dtype=torch.bfloat16, device="meta")
+            resampler(features, (rows, 32))
+            del features
+
+    assert free - card.free_bytes() < 0.02 * GIB
 
 
 def test_141_gb_take_as_many_as_the_engine_serves() -> None:

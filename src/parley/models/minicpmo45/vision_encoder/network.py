@@ -16,7 +16,6 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -31,8 +30,8 @@ host takes to launch them (10 ms for 4 pieces, 5 ms for 858 launches on an H200,
 graph would only take memory."""
 
 KEPT_SIZES: Final = 64
-"""Maximum number of piece sizes whose positions stay on the device; the resampler's take 16 MiB for
-1,024 patches."""
+"""Maximum number of piece sizes whose positions stay on the device. Those of 1,024 patches take 0.1
+MiB, so they are not part of the memory plan."""
 
 
 class KeptTensors:
@@ -49,12 +48,14 @@ class KeptTensors:
         self._make = make
         self._kept: dict[tuple[int, int, torch.device], Tensor] = {}
 
-    def of(self, size: tuple[int, int], device: torch.device) -> Tensor:
+    def of(
+        self, size: tuple[int, int], device: torch.device, dtype: torch.dtype | None = None
+    ) -> Tensor:
         key = (*size, device)
         if key not in self._kept:
             if len(self._kept) == KEPT_SIZES:
                 self._kept.popitem()
-            self._kept[key] = self._make(*size).to(device)
+            self._kept[key] = self._make(*size).to(device=device, dtype=dtype)
         return self._kept[key]
 
 
@@ -175,7 +176,7 @@ class Resampler(nn.Module):
         self.ln_kv = nn.LayerNorm(width, eps=1e-6)
         self.ln_post = nn.LayerNorm(width, eps=1e-6)
         self.heads = heads
-        self._positions = KeptTensors(partial(_grid_positions, width=width))
+        self._waves = KeptTensors(partial(_waves, width=width))
 
     def attention(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         """Features (B, L, Dv) to attended queries (B, query_num, H), before the last norm."""
@@ -184,8 +185,7 @@ class Resampler(nn.Module):
         weights = self.attn.in_proj_weight.chunk(3)
         biases = self.attn.in_proj_bias.chunk(3)
         query = F.linear(self.ln_q(self.query), weights[0], biases[0])
-        positions = self._positions.of(size, keyed.device).to(keyed.dtype)
-        keys = F.linear(keyed + positions, weights[1], biases[1])
+        keys = F.linear(keyed + self._positions(size, keyed), weights[1], biases[1])
         values = F.linear(keyed, weights[2], biases[2])
 
         def split(x: Tensor) -> Tensor:
@@ -197,23 +197,24 @@ class Resampler(nn.Module):
         attended = attended.transpose(1, 2).reshape(batch, -1, width)
         return self.attn.out_proj(attended)
 
+    def _positions(self, size: tuple[int, int], like: Tensor) -> Tensor:
+        """Waves of the column, then of the row; (rows * columns, H)."""
+        waves = self._waves.of(size, like.device, like.dtype)
+        across, down = waves[: size[1]].expand(*size, -1), waves[: size[0], None].expand(*size, -1)
+        return torch.cat((across, down), -1).flatten(0, 1)
+
     def forward(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         """Context tokens (B, query_num, H)."""
         return self.ln_post(self.attention(features, size)) @ self.proj
 
 
-def _grid_positions(rows: int, columns: int, width: int) -> Tensor:
-    """Sines and cosines of the column, then of the row; (rows * columns, H)."""
+def _waves(rows: int, columns: int, *, width: int) -> Tensor:
+    """Sines and cosines of the positions on either axis, (max(rows, columns), H / 2)."""
     quarter = width // 4
     omega = 1.0 / 10000 ** (np.arange(quarter, dtype=np.float32) / (width / 2 / 2.0))
-
-    def waves(count: int) -> npt.NDArray[np.float32]:
-        angles = np.arange(count, dtype=np.float32)[:, None] * omega
-        return np.concatenate([np.sin(angles), np.cos(angles)], axis=-1).astype(np.float32)
-
-    x = np.broadcast_to(waves(columns)[None, :], (rows, columns, 2 * quarter))
-    y = np.broadcast_to(waves(rows)[:, None], (rows, columns, 2 * quarter))
-    return torch.from_numpy(np.concatenate([x, y], axis=-1).reshape(rows * columns, -1).copy())
+    angles = np.arange(max(rows, columns), dtype=np.float32)[:, None] * omega
+    waves = np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
+    return torch.from_numpy(waves.astype(np.float32))
 
 
 class PictureEncoder:
