@@ -27,7 +27,7 @@ from parley.models.minicpmo45.quantize import (
 )
 from parley.models.minicpmo45.runtime.caches import Span
 from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed, FastPaths
-from parley.models.minicpmo45.runtime.products import FEW_ROWS, Fp8Linear
+from parley.models.minicpmo45.runtime.products import FEW_ROWS, Fp8Linear, tile_of
 from parley.settings import ModelSettings
 
 
@@ -151,6 +151,24 @@ def test_the_trial_compiles_every_program_that_a_product_in_four_bits_may_need()
     tried = [rows for rows in trials.INT4_ROWS if rows > FEW_ROWS]
     needed = programs(range(FEW_ROWS + 1, 2048), (1024, 4096, 6144, 12288, 24576))
     assert programs(tried, [trials.INT4_SHAPE[0]]) == needed
+
+
+@pytest.mark.parametrize(
+    ("trial", "layer", "published"),
+    [("fp8", "Fp8Linear", (4096, 6144, 24576)), ("int4_kernels", "RowQuantizedLinear", (151748,))],
+)
+def test_the_trial_compares_every_program_of_few_rows(monkeypatch, trial, layer, published) -> None:
+    tried, made = set(), getattr(trials, layer)
+
+    def noted(weight: torch.Tensor) -> torch.nn.Module:
+        tried.add(tile_of(len(weight), 16, is_small=True))
+        return made(weight)
+
+    monkeypatch.setattr(trials, layer, noted)
+
+    getattr(trials, trial)(torch.device("cpu"), torch.bfloat16)
+
+    assert tried == {tile_of(outs, 16, is_small=True) for outs in published}
 
 
 def test_fp8_multiplies_with_the_weights_it_stands_for():

@@ -348,6 +348,9 @@ INT4_ROWS: Final = (1, 7, 17, 33, 65, 91, 128, 8448)
 """Each is a separate program, which must not be compiled during conversations; the last one has as
 many blocks of rows and outputs as fill a card."""
 
+WIDE_SHAPE: Final = (16384, 256)
+"""With so many outputs, products of few rows with 8 bits are another program."""
+
 
 def int4(device: torch.device, dtype: torch.dtype) -> None:
     """Compare products of few rows with a matrix in 4 bits with those of the unpacked matrix."""
@@ -362,10 +365,11 @@ def int4_kernels(device: torch.device, dtype: torch.dtype) -> None:
     """The same of many rows; of few, those with a matrix in 8 bits, such as the head of
     `smallest`."""
     layer, wanted, random = _in_four_bits("int4_kernels", device, dtype)
-    head = RowQuantizedLinear(wanted.to(dtype))
+    head = RowQuantizedLinear(torch.randn(WIDE_SHAPE, generator=random, device=device).to(dtype))
     for rows in INT4_ROWS:
-        x = torch.randn(rows, wanted.shape[1], generator=random, device=device).to(dtype)
         few = rows <= FEW_ROWS
+        columns = WIDE_SHAPE[1] if few else wanted.shape[1]
+        x = torch.randn(rows, columns, generator=random, device=device).to(dtype)
         found, product = (head(x), head.in_pieces(x)) if few else (layer(x), x.float() @ wanted.T)
         hold("int4_kernels", found, product, INT4_TOLERANCE, f"products of {rows} rows")
 
@@ -403,10 +407,10 @@ def products(device: torch.device, dtype: torch.dtype) -> None:
 def fp8(device: torch.device, dtype: torch.dtype) -> None:
     """Products with a matrix in 8 bits of few and many rows, one of which is zeros."""
     random = torch.Generator(device=device).manual_seed(7)
-    for columns in (768, 1024):
-        layer = Fp8Linear(torch.randn(256, columns, generator=random, device=device).to(dtype))
+    for shape in ((256, 768), (256, 1024), WIDE_SHAPE):
+        layer = Fp8Linear(torch.randn(shape, generator=random, device=device).to(dtype))
         for rows in (1, 7, 17, 33, 65):
-            x = torch.randn(rows, columns, generator=random, device=device).to(dtype)
+            x = torch.randn(rows, shape[1], generator=random, device=device).to(dtype)
             x[rows // 2] *= 0.0 if rows > 1 else 100.0
             product = x.float() @ layer.unpacked().T
             hold("fp8", layer(x), product, SHORT_TOLERANCE, f"products of {rows} rows")
