@@ -123,3 +123,15 @@ def test_a_card_newer_than_the_build_of_torch_is_refused_before_anything_is_trie
     else:
         with pytest.raises(SetupError, match=r"RTX 5090 has .* has no code for it, only for sm_"):
             choose_device("auto")
+
+
+def test_an_amd_card_is_refused_by_name(monkeypatch):
+    """To PyTorch's build for AMD, CUDA is available; its targets are named gfx942."""
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "AMD Instinct MI300X")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 4))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", "gfx90a gfx942".split)
+
+    with pytest.raises(SetupError, match="MI300X is not an NVIDIA card"):
+        choose_device("auto")

@@ -94,10 +94,15 @@ def _checked(device: torch.device) -> torch.device:
     """Check that the model can run on a device, and return it.
 
     Raises:
-        SetupError: the card is too old, or newer than this build of torch.
+        SetupError: the card is not NVIDIA's, too old, or newer than this build of torch.
     """
     capability = torch.cuda.get_device_capability(device)
     name = torch.cuda.get_device_name(device)
+    if torch.version.hip is not None:
+        raise SetupError(
+            f"{name} is not an NVIDIA card; this model does not support others.",
+            hint="Set model.device to cpu, or serve the model with --model llamacpp-omni:URL.",
+        )
     if capability < LEAST_CAPABILITY:
         raise SetupError(
             f"{name} has compute capability {capability[0]}.{capability[1]}; "
