@@ -86,7 +86,7 @@ async def test_positions_count_what_the_client_has_sent(answers):
     judges = TurnJudges(end_of_turn=lambda _: 0.99)
     async with worker_harness(clock=ManualClock(), judges=judges) as harness:
         talk = await talking(harness, {**SERVER_VAD, "create_response": answers})
-        feed(talk, sound(silence(0.3), speak(1.0), silence(0.2)))
+        feed(talk, sound(silence(0.3), speak(1.0), silence(0.2)), chunk_s=2.0)
         # The client sends no more, and its silence is assumed.
         await harness.pass_time(5.0, due=QUIET)
         await talk.until(STOPPED)
@@ -94,6 +94,31 @@ async def test_positions_count_what_the_client_has_sent(answers):
         started = await talk.until(STARTED, 2)
 
     assert started["audio_start_ms"] == pytest.approx(1800, abs=100)
+
+
+async def test_no_silence_is_assumed_while_sound_waits_for_the_detector(monkeypatch):
+    """A busy worker must not end a sentence that the user has continued."""
+    continues = asyncio.Event()
+
+    async def find(finder: UtteranceFinder, pcm: Pcm) -> list[VadEvent]:
+        await continues.wait()
+        return finder.feed(pcm)
+
+    chances = iter([0.1, 0.1])
+    judges = TurnJudges(end_of_turn=lambda _: next(chances, 0.99))
+    async with worker_harness(clock=ManualClock(), judges=judges) as harness:
+        talk = await talking(harness, SERVER_VAD)
+        feed(talk, sound(silence(0.3), speak(1.0), silence(0.4)), chunk_s=2.0)
+        await harness.pass_time(0.0, due=QUIET)
+        monkeypatch.setattr(listener, "find", find)
+        feed(talk, sound(speak(0.5)))
+        await talk.drained()
+        await harness.pass_time(5.0, due=QUIET)
+        continues.set()
+        feed(talk, sound(speak(0.5), silence(1.0)))
+        stopped = await talk.until(STOPPED)
+
+    assert stopped["audio_end_ms"] == pytest.approx(2700, abs=100)
 
 
 async def test_where_the_client_has_taken_over_speech_interrupts_nothing():

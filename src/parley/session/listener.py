@@ -261,7 +261,9 @@ class TurnListener:
     def be_quiet(self) -> None:
         """The deadline `QUIET` has passed: the user pauses, and the client has stopped sending
         audio."""
-        if self._finder is not None and not self.interruptions.is_watching:
+        # Waiting audio shows that it has not.
+        is_current = not (self.sounds or self._is_hearing)
+        if self._finder is not None and is_current and not self.interruptions.is_watching:
             missing = self._finder.missing_samples or 0
             self._added_samples += missing
             self._put(Pcm.silence(missing, INPUT_RATE_HZ))
