@@ -9,9 +9,9 @@ ARGS ?=
 JOBS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 2 ? 2 : cores < 4 ? 2 * cores + 1 : 8)))
 # A quarter of what a quick test takes is waiting: one process more than there are cores.
 FAST_JOBS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores + 1)))
-# Several test processes with several threads each would fight for the cores. Byte code is kept even where
-# the environment forbids it: without it each of the hundreds of processes that tests start compiles everything.
-TEST_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
+# Byte code is kept even where the environment forbids it: without it each of the hundreds of processes that
+# tests start compiles everything.
+TEST_ENV := PYTHONDONTWRITEBYTECODE=
 CODE := src tests tools training
 # $(call debian,PACKAGE): install it where that is allowed; fails where it is not.
 debian = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
@@ -174,7 +174,7 @@ npm: ## the JavaScript client as npm's package, into dist/, beside the wheel
 	@mkdir -p "$(DIST)" && npm pack --loglevel error --pack-destination "$$(cd "$(DIST)" && pwd)" ./src/parley/web
 
 gpu: $(STAMP) ## tests that need a GPU
-	@$(PY) -m pytest -m gpu $(ARGS)
+	@OMP_NUM_THREADS=$$(getconf _NPROCESSORS_ONLN) $(PY) -m pytest -m gpu $(ARGS)
 
 clean: ## remove what the tools left behind (keeps .venv)
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist

@@ -30,6 +30,10 @@ for name in SHELLS:
     os.environ.pop(name, None)
     os.environ.pop(name.lower(), None)
 
+# For a small model's matrices two threads of PyTorch take ten times the processor time of one, and
+# on a busy machine wait for each other for minutes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Nothing of what is imported and collected is garbage: looking for some takes a sixth of the time.
 gc.disable()
 
