@@ -75,6 +75,15 @@ async def test_the_context_follows_the_items(
     assert talk.filled == filled
 
 
+async def test_truncating_an_answer_that_is_not_in_the_context_changes_nothing() -> None:
+    talk = Filling()
+    await talk.fill("1")
+
+    talk.context.cut("2", "")
+
+    assert await talk.fill("2") == 1
+
+
 async def test_after_a_failure_behind_an_answer_the_context_is_filled_again() -> None:
     talk = Filling()
     await talk.fill("1")

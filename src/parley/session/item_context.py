@@ -115,7 +115,7 @@ class ItemContext:
         """Only `heard` of an answer was heard; `settle` changes the context accordingly."""
         if self._synced is not None and self._synced[-1:] == [item_id]:
             self._cut = heard
-        else:
+        elif self._synced is None or item_id in self._synced:
             self.invalidate()
 
     @property
