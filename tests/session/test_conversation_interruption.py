@@ -12,6 +12,7 @@ from tests.support.sessions import Talk, WorkerHarness, feed, feed_in_time, stra
 from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock
+from parley.engine.work import Stage
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
 from parley.protocol.kinds import Kind
@@ -119,6 +120,22 @@ async def test_no_silence_is_assumed_while_sound_waits_for_the_detector(monkeypa
         stopped = await talk.until(STOPPED)
 
     assert stopped["audio_end_ms"] == pytest.approx(2700, abs=100)
+
+
+async def test_a_change_of_the_setup_during_an_answer_applies_to_the_next():
+    async with worker_harness(clock=ManualClock()) as harness:
+        talk = await talking(harness)
+        harness.gate.shut(Stage.PREFILL)
+        talk.say({"type": "response.create"})
+        await harness.gate.arrived()
+        talk.say(
+            {"type": "session.update", "session": {"type": "realtime", "max_output_tokens": 1}}
+        )
+        await talk.until("session.updated", 2)
+        harness.gate.open()
+        done = await talk.until("response.done")
+
+    assert done["response"]["status"] == "completed"
 
 
 async def test_where_the_client_has_taken_over_speech_interrupts_nothing():

@@ -18,7 +18,12 @@ from tests.support.sessions import (
 from tests.support.timeline import chunks, click, silence, sound, speak
 
 from parley.clock import ManualClock
-from parley.dialects.events import InputCommitted, ResponseRequested, ServerEvent
+from parley.dialects.events import (
+    HalfDuplexSetup,
+    InputCommitted,
+    ResponseRequested,
+    ServerEvent,
+)
 from parley.dialects.sound import WireSound
 from parley.engine.work import Stage
 from parley.media.pcm import Pcm
@@ -455,9 +460,8 @@ async def test_a_chunk_without_sound_is_ignored_and_a_stop_answered():
 )
 def test_what_was_received_is_not_sent_again_even_if_a_voice_now_speaks_faster(pieces, sent):
     found: list[Any] = []
-    answer = Response(
-        0, ResponseRequested(), ConversationItem.of_answer("i"), is_spoken=True, send=found.append
-    )
+    item, setup = ConversationItem.of_answer("i"), HalfDuplexSetup()
+    answer = Response(0, ResponseRequested(), item, setup, is_spoken=True, send=found.append)
     answer.skips = (1, 2)
 
     for number, count in enumerate(pieces):

@@ -13,6 +13,7 @@ from parley.dialects.events import (
     HalfDuplexSetup,
     InputCommitted,
     ResponseRequested,
+    SetupChanged,
     TurnCompleted,
     TurnStarted,
     UnitDone,
@@ -94,6 +95,15 @@ async def test_the_context_holds_what_was_said_of_an_answer_that_was_interrupted
 
     assert (before, said) == ([], ["I am"])
     context.settle.assert_awaited_once()
+
+
+async def test_a_change_of_the_setup_during_an_answer_applies_to_the_next() -> None:
+    context = create_autospec(ItemContext)
+    feed = TurnFeed(ItemList(8), context, create_autospec(HalfDuplexView), "session")
+
+    await replay(feed, [*LOG[:4], SetupChanged(HalfDuplexSetup(idle_s=1.0)), LOG[4]])
+
+    assert context.fill.await_args.args[3] == LOG[0]
 
 
 async def test_before_an_answer_failed_the_previous_one_was_shortened_to_what_was_heard() -> None:

@@ -489,7 +489,8 @@ class ConversationRunner:
         request, item_id = state["request"], state["item_id"]
         known = [item for item in self._items if item.item_id == item_id]
         item = known[0] if known else ConversationItem.of_answer(item_id)
-        response = self._made(self._turns - 1, request, item, is_spoken=state["is_spoken"])
+        setup = self._feed.answered_setup
+        response = self._made(self._turns - 1, request, item, setup, is_spoken=state["is_spoken"])
         response.response_id, response.skips = state["response_id"], tuple(state["place"])
         # Function calls have random ids: messages about them cannot be repeated.
         response.is_cancelled = state["has_calls"]
@@ -582,7 +583,7 @@ class ConversationRunner:
         spoken = self._setup.wants_speech if request.wants_speech is None else request.wants_speech
         item = ConversationItem.of_answer(make_id("item"))
         is_spoken = spoken and self._view.spec.can_speak
-        response = self._made(self._turns, request, item, is_spoken=is_spoken)
+        response = self._made(self._turns, request, item, self._setup, is_spoken=is_spoken)
         self._turns += 1
         self._response = response
         if not request.is_apart:
@@ -603,11 +604,17 @@ class ConversationRunner:
         await self._fill_and_stream(response, before)
 
     def _made(
-        self, turn: int, request: ResponseRequested, item: ConversationItem, *, is_spoken: bool
+        self,
+        turn: int,
+        request: ResponseRequested,
+        item: ConversationItem,
+        setup: HalfDuplexSetup,
+        *,
+        is_spoken: bool,
     ) -> Response:
         """Start an answer of which nothing was sent yet."""
-        tools = self._setup.tools if request.tools is None else request.tools
-        response = Response(turn, request, item, is_spoken, self._session.emit)
+        tools = setup.tools if request.tools is None else request.tools
+        response = Response(turn, request, item, setup, is_spoken, self._session.emit)
         response.calls = AnswerCalls(response.emit, bool(tools))
         return response
 
@@ -661,7 +668,11 @@ class ConversationRunner:
     async def _fill(self, response: Response, before: list[ConversationItem]) -> None:
         """Bring the context up to date with the items to be answered."""
         filled = await self._context.fill(
-            before, response.item.item_id, response.request, self._setup, speaks=response.is_spoken
+            before,
+            response.item.item_id,
+            response.request,
+            response.setup,
+            speaks=response.is_spoken,
         )
         self._log(entries.Filled(filled.chosen))
         response.is_filled = True
@@ -691,7 +702,7 @@ class ConversationRunner:
         response.is_started = True
         chunks = self._view.generate(
             self._session.session_id,
-            generation_of(self._setup, response.request),
+            generation_of(response.setup, response.request),
             generate_audio=response.is_spoken,
             due_s=self._session.clock.monotonic() + TURN_DUE_S,
         )

@@ -255,6 +255,8 @@ class TurnFeed(_Feed[HalfDuplexView]):
         self._context = context
         self._session_id = session_id
         self.setup = HalfDuplexSetup()
+        self.answered_setup = self.setup
+        """That of the newest answer: a later change applies to the next one."""
         self._current: TurnStarted | None = None
         self._before: list[ConversationItem] = []
         self._is_whole = True
@@ -353,6 +355,7 @@ class TurnFeed(_Feed[HalfDuplexView]):
     async def _begin(self, entry: TurnStarted) -> None:
         await self._make_silenced()
         self._current, self.is_filled, self._is_made = entry, False, False
+        self.answered_setup = self.setup
         answer = ConversationItem.of_answer(entry.item_id)
         if not entry.request.is_apart:
             self.append(answer)
@@ -364,7 +367,7 @@ class TurnFeed(_Feed[HalfDuplexView]):
             self._before,
             asked.item_id,
             asked.request,
-            self.setup,
+            self.answered_setup,
             speaks=asked.is_spoken,
             again=chosen,
         )
@@ -380,7 +383,7 @@ class TurnFeed(_Feed[HalfDuplexView]):
             return None
         self._is_made = True
         self._is_behind |= answered.chosen is not None
-        generation = generation_of(self.setup, asked.request)
+        generation = generation_of(self.answered_setup, asked.request)
         if is_known:
             return await self._generate(asked, generation, speaks=asked.is_spoken, again=answered)
         made = None
@@ -398,7 +401,8 @@ class TurnFeed(_Feed[HalfDuplexView]):
         speaks: bool,
         again: AnswerMade | None = None,
     ) -> MadeAnswer:
-        tools = self.setup.tools if asked.request.tools is None else asked.request.tools
+        tools = asked.request.tools
+        tools = self.answered_setup.tools if tools is None else tools
         # As in a live session, a function call is neither text nor speech.
         calls = AnswerCalls(lambda event: None, bool(tools))
         sounds: list[Pcm] = []

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from parley.dialects.events import ResponseRequested, ServerEvent, TokenCounts
+from parley.dialects.events import HalfDuplexSetup, ResponseRequested, ServerEvent, TokenCounts
 from parley.errors import InvalidRequest
 from parley.protocol.values import make_id
 from parley.session.tool_calls import AnswerCalls
@@ -35,12 +35,14 @@ class Response:
 
     Args:
         turn: its number, from 0.
+        setup: the session's when it was started; a later change applies to the next answer.
         send: emits an event of the session.
     """
 
     turn: int
     request: ResponseRequested
     item: ConversationItem
+    setup: HalfDuplexSetup
     is_spoken: bool
     send: Callable[[ServerEvent], None]
     calls: AnswerCalls = field(init=False)
