@@ -365,7 +365,11 @@ async def test_it_is_read_listed_replayed_and_deleted():
     async with talking(storage=KEEPING) as (_, client):
         made = await respond(
             client,
-            input=[{"role": "user", "content": "one"}, {"role": "user", "content": "two"}],
+            input=[
+                {"role": "user", "content": "one", "id": "msg_1"},
+                {"role": "user", "content": "two", "id": "msg_1"},
+                {"role": "user", "content": "three", "id": 3},
+            ],
             metadata={"topic": "test"},
         )
         found = await client.responses.retrieve(made.id)
@@ -386,7 +390,9 @@ async def test_it_is_read_listed_replayed_and_deleted():
             await respond(client, input="x", previous_response_id=made.id)
 
     assert found.model_dump() == made.model_dump()
-    assert [item.content[0].text for item in pages] == ["one", "two"]
+    assert [item.content[0].text for item in pages] == ["one", "two", "three"]
+    assert len({item.id for item in pages}) == 3
+    assert all(isinstance(item.id, str) for item in pages)
     assert replay[0].type == "response.created"
     assert replay[-1].type == "response.completed"
     assert [e.sequence_number for e in rest] == list(range(4, len(replay)))

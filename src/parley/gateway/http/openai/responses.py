@@ -179,7 +179,7 @@ def routes(
         answering = Answering(
             request,
             asked,
-            [_with_id(item, inner, index) for index, item in enumerate(given)],
+            _with_ids(given, inner),
             ResponseWriter(
                 asked,
                 response_id=PREFIX + inner,
@@ -275,7 +275,8 @@ def routes(
             places = [index for index, item in enumerate(items) if item["id"] == after]
             if not places:
                 raise InvalidRequest(f"There is no item '{after[:80]}'.", field="after")
-            items = items[places[0] + 1 :]
+            # The last of several references to one item, so that pages end.
+            items = items[places[-1] + 1 :]
         return await _json(_page(items, limit))
 
     return router
@@ -310,13 +311,19 @@ async def _json(value: dict[str, Any]) -> Response:
 PREFIXES: Final = {"function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 
 
-def _with_id(item: Item, inner: str, index: int) -> Item:
-    """An item of the input with an id, which its client may have set."""
-    if item.get("id"):
-        return item
-    prefix = PREFIXES.get(item.get("type", ""), "msg")
-    # Its number cannot collide with those of the output's items.
-    return {**item, "id": f"{prefix}_{inner}i{index:02d}"}
+def _with_ids(items: list[Item], inner: str) -> list[Item]:
+    """Items of the input with ids: those that their client has set, if each is another one."""
+    taken, found = {""}, list[Item]()
+    for index, item in enumerate(items):
+        given = item.get("id")
+        is_its_own = isinstance(given, str) and given not in taken
+        if not is_its_own and item.get("type") != "item_reference":
+            prefix = PREFIXES.get(item.get("type", ""), "msg")
+            # Its number cannot collide with those of the output's items.
+            item = {**item, "id": f"{prefix}_{inner}i{index:02d}"}
+        taken.add(item["id"])
+        found.append(item)
+    return found
 
 
 def _page(items: list[Item], limit: int) -> dict[str, Any]:
@@ -368,5 +375,5 @@ WHOLE_ANSWER: Final = described(
 )
 _ITEM: Final = {"type": "message", "role": "user", "content": "Hello!"}
 PAGE_OF_ITEMS: Final = described(
-    "A page of the items.", _page([_listed(_with_id(_ITEM, EXAMPLE_ID, 0))], 1)
+    "A page of the items.", _page([*map(_listed, _with_ids([_ITEM], EXAMPLE_ID))], 1)
 )
