@@ -1456,6 +1456,9 @@ const scenarios = {
     await field.fill('Hello there');
     await field.press('Enter');
     await until(page, () => (document.querySelector('p-transcript .assistant .said')?.textContent ?? '').length > 3);
+    // On a phone whose page is magnified twice, whole words can be read in the field.
+    await page.setViewportSize({ width: 195, height: 420 });
+    assert.ok((await field.boundingBox()).width > 100);
   },
 
   async keyboard({ page }) {
