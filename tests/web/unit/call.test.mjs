@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
+import { present } from '../../../src/parley/web/pages/call/stage.js';
 import { AnswerTime } from '../../../src/parley/web/talk/answer-time.js';
 import { interruptionOf } from '../../../src/parley/web/talk/barge.js';
 import { Calls } from '../../../src/parley/web/talk/calls.js';
@@ -175,6 +176,15 @@ test('W6: a server that gives no answer is said to be slow, then silent, then ca
   await seconds(2, listen);
   assert.equal(call.state.service, 'ok');
   assert.equal(secondsIn(units(sockets[1]).length), 2);
+});
+
+test('W6: while an answer is heard, no answer is said to be missing', () => {
+  for (const service of ['slow', 'silent'])
+    for (const [activity, key] of [
+      ['thinking', `state.${service}`],
+      ['speaking', 'state.speaking'],
+    ])
+      assert.equal(present({ calls: { state: { phase: 'live', activity, service } } }).key, key);
 });
 
 test('W6: answers that come again are believed immediately', async () => {

@@ -89,8 +89,10 @@ export function present({ calls, hasVideo }) {
   if (state.isReturning) return said('waiting', 'state.reconnecting');
   if (state.hasNoSound) return said('waiting', 'state.no_sound');
   if (state.isStalled) return said('waiting', 'state.stalled');
-  if (state.service === 'silent') return said('waiting', 'state.silent', { seconds: state.waitedS });
-  if (state.service === 'slow') return said('waiting', 'state.slow');
+  // While an answer is heard, it is not said to be missing: the next one may be.
+  const isHeard = activity === 'speaking';
+  if (state.service === 'silent' && !isHeard) return said('waiting', 'state.silent', { seconds: state.waitedS });
+  if (state.service === 'slow' && !isHeard) return said('waiting', 'state.slow');
   if (state.isForcingListen) return said(activity, 'state.forced');
   if (state.isMuted && activity === 'listening') return said('muted', 'state.muted');
   return said(activity, `state.${activity}`);
