@@ -25,7 +25,7 @@ from parley.models.minicpmo45.quantize import Int4Linear, Kind, stored_bytes
 from parley.models.minicpmo45.runtime.attention import SlotAttention
 from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.token2wav.token2wav import VOICES_READY
-from parley.models.minicpmo45.vision_encoder.network import KEPT_SIZES
+from parley.models.minicpmo45.vision_encoder.network import KEPT_SIZES, PictureEncoder
 from parley.settings import ModelSettings
 
 pytestmark = pytest.mark.timeout(900)
@@ -212,6 +212,20 @@ def test_pictures_of_all_shapes_leave_little_on_the_card() -> None:
             del features
 
     assert free - card.free_bytes() < 0.02 * GIB
+
+
+def test_many_pieces_of_pictures_take_little_more_than_a_full_batch() -> None:
+    network = loaded("int4").network
+    encoder = PictureEncoder(network.vpm, network.resampler, batch=2)
+    piece = torch.empty(3, 14, 32 * 32 * 14, dtype=torch.bfloat16, device="meta")
+
+    with torch.inference_mode():
+        few, many = (
+            Card(24).peak_bytes(functools.partial(encoder.tokens, [piece] * count, (32, 32)))
+            for count in (2, 12)
+        )
+
+    assert many < 1.5 * few
 
 
 def test_141_gb_take_as_many_as_the_engine_serves() -> None:

@@ -239,20 +239,19 @@ class PictureEncoder:
         self._graphs = graphs or GraphRunner(tower.post_layernorm.weight.device)
 
     def features(self, patches: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
-        """Tower output (B, L, Dv) of pieces of one size, in groups of `batch` pieces."""
+        """Tower output (B, L, Dv) of pieces of one size."""
         weight = self.tower.post_layernorm.weight
-        pixels = torch.stack(list(patches)).to(weight.device, weight.dtype)
-        groups = [
-            self.tower(pixels[first : first + self.batch], size)
-            for first in range(0, len(patches), self.batch)
-        ]
-        return groups[0] if len(groups) == 1 else torch.cat(groups)
+        return self.tower(torch.stack(list(patches)).to(weight.device, weight.dtype), size)
 
     def tokens(self, patches: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
-        """Tokens (B, query_num, H) of pieces (3, P, L * P) of one size."""
-        if len(patches) > CAPTURED_PIECES or not self._graphs.is_active:
-            return self.resampler(self.features(patches, size), size)
-        return self._step(torch.stack(list(patches)), size)
+        """Tokens (B, query_num, H) of pieces (3, P, L * P) of one size, in groups of `batch`
+        pieces."""
+        if len(patches) <= CAPTURED_PIECES and self._graphs.is_active:
+            return self._step(torch.stack(list(patches)), size)
+        starts = range(0, len(patches), self.batch)
+        groups = [patches[first : first + self.batch] for first in starts]
+        made = [self.resampler(self.features(group, size), size) for group in groups]
+        return made[0] if len(made) == 1 else torch.cat(made)
 
     def capture(self, sizes: Iterable[tuple[int, int]]) -> None:
         """Capture forwards of few pieces of these sizes."""
