@@ -324,14 +324,18 @@ async def test_three_connections_without_a_message_are_enough() -> None:
 
 
 @pytest.mark.usefixtures("_is_fast")
-async def test_a_server_that_says_nothing_is_asked_and_then_given_up() -> None:
+async def test_a_server_that_says_nothing_is_asked_and_then_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     socket, returning = QuietSocket(), Returning()
     link = Link(socket, live_s=3.0)
     link.sent = returning.sent
-    reading = asyncio.create_task(link.receive(question=returning.question))
-    await until(lambda: socket.asked)
-    socket.incoming.put_nowait(told(1, 1))
-    assert returning.take(await reading)
+    with monkeypatch.context() as patient:
+        patient.setattr(connection, "ANSWER_S", HANG_S)
+        reading = asyncio.create_task(link.receive(question=returning.question))
+        await until(lambda: socket.asked)
+        socket.incoming.put_nowait(told(1, 1))
+        assert returning.take(await reading)
 
     with pytest.raises(ConnectionLost, match="no longer answers"):
         await link.receive(question=returning.question)

@@ -9,6 +9,7 @@ from tests.session.test_words import SENTENCE, live, unit_of
 from tests.support.sessions import feed, loud, quiet, worker_harness
 from tests.support.timeline import silence, sound, speak
 
+from parley.clock import ManualClock
 from parley.engine.model import Job
 from parley.engine.work import GenerateResult, Work
 from parley.models.parrot import Parrot
@@ -88,7 +89,9 @@ async def test_an_openai_response_has_failed_with_the_reason():
     [("half_duplex", "status"), ("duplex", "status"), ("realtime", "session.status")],
 )
 async def test_a_client_learns_that_the_voice_failed_and_the_answer_has_not(dialect, told):
-    async with worker_harness(model=TroubledParrot(voice_failed=True)) as harness:
+    # No second is late by it, which clients learn, too.
+    clock = ManualClock()
+    async with worker_harness(model=TroubledParrot(voice_failed=True), clock=clock) as harness:
         if dialect == "half_duplex":
             talk = await harness.ready(dialect)
             feed(talk, SENTENCE)
