@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support import speech
-from tests.support.gateways import until
+from tests.support.gateways import all_free, until
 from tests.support.stack import RunningStack, running_stack
 from tests.support.talking import b64, end_of, hear, heard, say
 from websockets.asyncio.client import ClientConnection, connect
@@ -287,6 +287,7 @@ async def test_a_client_gets_extensions_when_it_asks(server: RunningStack, how: 
         first = {"type": "session.update", "session": {"instructions": "Be kind."}}
         await say(socket, **first, **({} if asks else {"extensions": True}))
         created = await hear(socket)
+    await all_free(server)  # else the next client has to wait
     async with connect(server.ws("/ws/half_duplex/hdx_a", extensions=asks)) as socket:
         await hear(socket)
         await say(socket, type="prepare", **({} if asks else {"extensions": True}))
