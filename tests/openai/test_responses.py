@@ -720,12 +720,10 @@ def test_the_last_places_in_the_background_are_for_those_who_have_none():
 
 
 def test_of_failed_responses_those_in_the_background_are_stored():
-    def stored(background: bool) -> Any:
+    for background in (True, False):
         asked = ResponseRequest(background=background)
         writer = ResponseWriter(asked, response_id="resp_1", model="m", created_s=1, stored=True)
-        return writer.failed(ParleyError("A fault."))[-1]["response"]["store"]
-
-    assert (stored(True), stored(False)) == (True, False)
+        assert writer.failed(ParleyError("A fault."))[-1]["response"]["store"] is background
 
 
 def _run(store: Callable[[KeptBody], Awaitable[Any]]) -> BackgroundRun:

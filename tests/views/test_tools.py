@@ -40,6 +40,7 @@ RENDERED = (
 )
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 OTHER = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+FOUND = ("get_weather", '{"city": "Rome"}')
 BROKEN = '<tool_call>\n{"name": "f", "arguments": {"city": Rome}}\n</tool_call>'
 
 
@@ -121,27 +122,19 @@ def test_calls_one_after_the_other():
     words, calls = summed(read("Look: ", CALL, "\n", OTHER, "\n"))
 
     assert words == "Look: "
-    assert calls == [("get_weather", '{"city": "Rome"}'), ("f", "{}")]
+    assert calls == [FOUND, ("f", "{}")]
 
 
-@pytest.mark.parametrize("end", [len(BROKEN), BROKEN.index("Rome"), BROKEN.index("ity")])
-def test_a_call_behind_a_broken_one_is_a_call(end):
-    broken = BROKEN[:end] + "\n"
-
-    assert summed(read(broken + CALL))[1][-1] == ("get_weather", '{"city": "Rome"}')
-
-
-def test_arguments_that_stand_before_the_name():
-    assert summed(read('<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>')) == (
-        "",
-        [("f", '{"a": 1}')],
-    )
-
-
-def test_a_whole_call_without_its_end_is_a_call():
-    assert summed(read(CALL.removesuffix("\n</tool_call>")))[1] == [
-        ("get_weather", '{"city": "Rome"}')
-    ]
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ('<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>', [("f", '{"a": 1}')]),
+        (CALL.removesuffix("\n</tool_call>"), [FOUND]),
+        *((BROKEN[:end] + "\n" + CALL, [("f", ""), FOUND]) for end in (-1, -18, -25)),
+    ],
+)
+def test_calls_are_found_in_what_models_write(text, calls):
+    assert summed(read(text))[1] == calls
 
 
 @pytest.mark.parametrize(
