@@ -114,6 +114,18 @@ async def test_a_client_may_change_the_past_while_an_answer_is_shortened() -> No
     assert await talk.fill("2") == 0
 
 
+async def test_an_answer_whose_item_is_forgotten_is_shortened_as_well() -> None:
+    talk = Filling()
+    await talk.fill("1")
+    talk.view.ends_with_answer.return_value = False
+    talk.context.cut("1", "")
+    for gone in ("a", "1"):
+        talk.context.forget(gone)
+
+    assert await talk.context.settle() is None
+    talk.view.cut_answer.assert_awaited_once_with("")
+
+
 @pytest.mark.parametrize("has_calls", [True, False], ids=["calls behind it", "no way back"])
 async def test_an_answer_that_cannot_be_taken_back_alone(has_calls: bool) -> None:
     talk = Filling()

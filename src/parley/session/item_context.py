@@ -160,13 +160,14 @@ class ItemContext:
             if not await self._view.cut_answer(heard):
                 self.invalidate()
             elif not heard:
-                synced.pop()
+                # Its item may have been forgotten since: a replay shortens it only here.
+                del synced[-1:]
             return None
         except SlotLost:
             raise
         except InferenceFailed:
             _log.warning("answer_truncation_failed", exc_info=True)
-            lost = synced.pop()
+            lost = synced.pop() if synced else None
             self.invalidate()
             return lost
 
