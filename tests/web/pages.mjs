@@ -356,10 +356,14 @@ async function weigh(page, path) {
   const coming = new Set();
   const uncounted = new Set();
   let bytes = 0;
+  let scripts = 0;
   session.on('Network.requestWillBeSent', ({ requestId, request }) => {
     if (!later.test(request.url)) coming.add(requestId);
   });
-  session.on('Network.responseReceived', ({ requestId, type }) => UNCOUNTED.has(type) && uncounted.add(requestId));
+  session.on('Network.responseReceived', ({ requestId, type }) => {
+    if (UNCOUNTED.has(type)) uncounted.add(requestId);
+    if (type === 'Script') scripts++;
+  });
   session.on('Network.loadingFailed', ({ requestId }) => coming.delete(requestId));
   session.on('Network.loadingFinished', ({ requestId, encodedDataLength }) => {
     coming.delete(requestId);
@@ -381,6 +385,8 @@ async function weigh(page, path) {
   await page.waitForLoadState('networkidle');
   assert.equal((await (await packed).allHeaders())['content-encoding'], 'gzip');
   assert.ok(bytes > 10 * 1024 && bytes < 300 * 1024, `${path} loads ${bytes} bytes`);
+  // On a line of three seconds there and back, modules that import modules cost a call half a minute.
+  assert.ok(scripts <= 4, `${path} loads ${scripts} scripts`);
   await session.detach();
   await page.unroute(later);
   return `${first} of ${Math.round(bytes / 1024)}`;

@@ -68,7 +68,7 @@ function assemble(parts, { mountStageVideo }) {
   main.dataset.kind = page.kind;
   page.whenLoaded = loadedOnce(async () => {
     const later = await import('./call/later.js');
-    const made = await later.mountLater(page);
+    const made = later.mountLater(page);
     panel.append(made.panel);
     connection.append(...made.connection);
     writing.append(...made.writing);

@@ -9,8 +9,11 @@ import { makeTrends } from './trends.js';
 import { makeWordsTools } from './words-tools.js';
 import '../../elements/devices/devices.js';
 import '../../elements/events/events.js';
+import '../../elements/mixer/mixer.js';
 import '../../elements/parts/parts.js';
 import '../../elements/prompt/prompt.js';
+import '../../elements/source/source.js';
+import '../../elements/vad/vad.js';
 import '../../elements/voice/voice.js';
 
 export { showAfter } from './after.js';
@@ -48,11 +51,9 @@ function loadStyles() {
   }
 }
 
-/** Loads the parts that only this kind of call has, and inserts all parts. @param {CallPage} page */
-export async function mountLater(page) {
+/** Makes the parts that are not visible at first, and inserts them. @param {CallPage} page */
+export function mountLater(page) {
   loadStyles();
-  if (page.isHalf) await import('../../elements/vad/vad.js');
-  else await Promise.all([import('../../elements/source/source.js'), import('../../elements/mixer/mixer.js')]);
   Object.assign(page, makeLater(page));
   const { calls, prompt, voice, devices } = page;
   prompt.addEventListener('voice', (event) => {
