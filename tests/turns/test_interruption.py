@@ -83,6 +83,20 @@ def test_a_voice_that_turns_out_to_be_much_softer_than_the_last_user_does_not_in
     assert [event.kind for event in events] == kinds
 
 
+def test_a_user_who_speaks_over_a_softer_voice_need_not_outweigh_all_that_it_said():
+    detector = InterruptionDetector(Script(speak(6.0)), STOP)
+    user, other = (Pcm(each, INPUT_RATE_HZ) for each in (tone(0.3), tone(0.09)))
+    for heard in (sound(silence(2.0)), user, sound(silence(2.0))):
+        detector.learn(heard)
+
+    events = listen(detector, join((other.slice(0, 48 * 512), user), INPUT_RATE_HZ))
+
+    assert [(event.kind, event.at_sample) for event in events] == [
+        ("suspected", 48 * 512),
+        ("interrupted", 48 * 512),
+    ]
+
+
 def tone(peak: float) -> Samples:
     return (peak * np.sin(np.arange(2 * INPUT_RATE_HZ) / 10)).astype(np.float32)
 

@@ -92,6 +92,10 @@ LEARNT_S: Final = 30.0
 """Maximum length that is learned of one piece: the state covers no more. A client may send ten
 minutes in one message, which would take a second."""
 
+LOUDER: Final = 8.0
+"""If speech that is too soft for the user gets this many times as powerful, the user may have
+started. Source: docs/log/conversation.md."""
+
 COMPARED_HALVES: Final = 12
 """Number of half windows that are compared with the played audio: 384 ms."""
 
@@ -322,6 +326,15 @@ class InterruptionDetector:
     ) -> None:
         """Count `fresh` more samples of speech, heard in a half that starts at `at_sample`."""
         speech = self._speech
+        if (
+            speech is not None
+            and not speech.is_suspected
+            and speech.spoken >= self._least
+            and power >= LOUDER * speech.power
+        ):
+            # It was a softer voice or an echo, which a user who starts now need not outweigh.
+            self._voice.end(speech.power, speech.spoken / _SAMPLES_PER_MS, is_user=False)
+            speech = None
         if speech is None:
             speech = self._speech = _Speech(at_sample)
         # The window of this half also contains the previous half.
