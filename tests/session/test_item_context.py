@@ -84,6 +84,18 @@ async def test_truncating_an_answer_that_is_not_in_the_context_changes_nothing()
     assert await talk.fill("2") == 1
 
 
+async def test_a_context_that_was_filled_from_the_start_is_filled_so_again() -> None:
+    """A failure before it may have made that necessary, of which a replay knows nothing."""
+    talk = Filling()
+    setup, asked = HalfDuplexSetup(system=()), ResponseRequested()
+    await talk.fill("1")
+
+    for again, opened in (((None, None), 1), ((None, None, None), 2)):
+        await talk.context.fill(talk.items, "2", asked, setup, speaks=False, again=again)
+        assert talk.view.reset_session.await_count == opened
+        talk.context.without("2")
+
+
 async def test_after_a_failure_behind_an_answer_the_context_is_filled_again() -> None:
     talk = Filling()
     await talk.fill("1")

@@ -293,7 +293,7 @@ class ItemContext:
             setup = replace(setup, voice=None, voice_name=request.voice_name or None)
         tools = setup.tools if request.tools is None else request.tools
         opened_for = (instructions, setup.voice_name, speaks, tools)
-        known = self._known(items)
+        known = None if len(again) > 2 else self._known(items)
         if known is not None and request.items is None and opened_for == self._opened_for:
             return known
         how, past = (again[0], again[1]) if len(again) > 2 else (None, None)
