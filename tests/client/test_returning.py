@@ -7,17 +7,24 @@ import json
 import httpx
 import pytest
 from tests.support.patience import HANG_S, until
+from tests.support.present import present
 from tests.support.sockets import FakeSocket
 
 from parley.client import connection, resuming
 from parley.client.access import Access, ConnectionLost, SocketClosed, Unreachable
 from parley.client.connection import PLACE_KEPT_S, Attempts, Link
+from parley.client.events import Reconnected
 from parley.client.half_duplex import HalfDuplexClient
 from parley.client.resuming import ACK_BYTES, ACK_EVERY, Returning, SentMessages
 from parley.clock import ManualClock
 from parley.errors import ParleyError, ServiceUnavailable
 from parley.protocol.legacy import InputText
 from parley.protocol.resume import DeliveryAck
+
+RESUMED = (
+    '{"type":"session.resumed","session_id":"s","resume_token":"t","resume_window_s":30,'
+    '"generation":1,"seq":4,"received":2}'
+)
 
 
 class Answers(FakeSocket):
@@ -30,15 +37,26 @@ class Answers(FakeSocket):
     async def receive(self) -> str:
         return self.answer
 
+    async def close(self, *_: object) -> bool:
+        return True
 
-async def test_a_session_that_waits_for_a_worker_is_asked_for_again() -> None:
-    returning = Returning()
-    answer = '{"type":"session.resume_waiting","estimated_s":40.0,"window_s":600.0}'
 
-    with pytest.raises(SocketClosed):
-        await returning.open(Answers(answer))  # type: ignore[arg-type]
+async def test_a_session_that_waits_for_a_worker_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = HalfDuplexClient("http://localhost:1", clock=(clock := ManualClock()))
+    client._link, client._lost = Link(FragileSocket(0), live_s=3.0), LOST
+    client._lost_at, present(client._returning).window_s = clock.monotonic(), 30.0
+    answers = [RESUMED, '{"type":"session.resume_waiting","estimated_s":40.0,"window_s":600.0}']
 
-    assert returning.waits_s == 600.0
+    async def opened(*_: object) -> Answers:
+        clock.advance(100.0)
+        return Answers(answers.pop())
+
+    monkeypatch.setattr("parley.client.live.open_socket", opened)
+
+    assert await client._come_back() == Reconnected(200.0)
+    await client._link.close()
 
 
 class ClosedBehind(Answers):
@@ -55,12 +73,8 @@ class ClosedBehind(Answers):
 async def test_a_session_that_has_ended_is_not_asked_for_again() -> None:
     returning = Returning()
     returning.waits_s = 600.0
-    answer = (
-        '{"type":"session.resumed","session_id":"s","resume_token":"t","resume_window_s":30,'
-        '"generation":1,"seq":4,"received":2}'
-    )
 
-    assert await returning.open(ClosedBehind(answer)) == []  # type: ignore[arg-type]
+    assert await returning.open(ClosedBehind(RESUMED)) == []  # type: ignore[arg-type]
     assert (returning.window_s, returning.waits_s) == (30, 0)
     assert returning.ack().generation == 1
 

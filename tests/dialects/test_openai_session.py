@@ -8,6 +8,7 @@ import pytest
 from parley.dialects import openai_session as sessions
 from parley.dialects.events import TurnDetection
 from parley.dialects.openai_fields import shown
+from parley.dialects.openai_realtime.items import ConversationItems
 from parley.dialects.openai_session import LIMIT_TOKENS
 from parley.errors import InvalidRequest
 
@@ -115,3 +116,11 @@ def test_a_session_that_transcribes_says_nothing_and_shows_only_its_input():
     assert "create_response" not in shown["audio"]["input"]["turn_detection"]
     # The session itself is as before.
     assert "create_response" in session["audio"]["input"]["turn_detection"]
+
+
+def test_an_item_is_kept_behind_the_one_that_it_follows():
+    items = ConversationItems()
+    for item_id, after in (("a", None), ("b", "a"), ("c", ""), ("d", "a"), ("e", "b")):
+        items.keep({"id": item_id}, after)
+
+    assert list(items._items) == ["c", "a", "d", "b", "e"]

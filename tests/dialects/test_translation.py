@@ -245,18 +245,19 @@ LONG = Pcm(np.linspace(-0.5, 0.5, 30_720, dtype=np.float32), 24_000)
 
 
 def test_sound_longer_than_a_second_becomes_a_further_shorter_delta():
-    speaking = unit(pcm=LONG, end_of_turn=True, cost_all_ms=50.0)
+    longer = Pcm(np.linspace(-0.5, 0.5, 54_720, dtype=np.float32), 24_000)
+    speaking = unit(pcm=longer, end_of_turn=True, cost_all_ms=50.0)
 
     deltas = written(connection("realtime"), speaking)
     results = written(duplex(), speaking)
 
     for messages, field in ((deltas, "audio"), (results, "audio_data")):
         sounds = [base64.b64decode(each[field]) for each in messages]
-        assert [len(sound) // 4 for sound in sounds] == [24_000, 6_720]
-        assert np.array_equal(np.frombuffer(b"".join(sounds), "<f4"), LONG.samples)
-        assert [each["text"] for each in messages] == ["hi", ""]
-        assert [each["end_of_turn"] for each in messages] == [False, True]
-    assert [each["cost_all_ms"] for each in results] == [50.0, 0.0]
+        assert [len(sound) // 4 for sound in sounds] == [24_000, 24_000, 6_720]
+        assert np.array_equal(np.frombuffer(b"".join(sounds), "<f4"), longer.samples)
+        assert [each["text"] for each in messages] == ["hi", "", ""]
+        assert [each["end_of_turn"] for each in messages] == [False, False, True]
+    assert [each["cost_all_ms"] for each in results] == [50.0, 0.0, 0.0]
 
 
 def test_units_of_one_turn_are_one_response_of_v2():

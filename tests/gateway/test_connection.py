@@ -556,7 +556,8 @@ async def test_what_was_forwarded_does_not_count_once_two_connections_part(monke
     connection, wire = open_connection()
     client_says(connection, TEXT, b"x" * 101)
     assert not wire.is_reading
-    connection.join(open_connection()[0], Traffic())
+    connection.join(other := open_connection()[0], Traffic())
+    other.pause_writing()
 
     connection.part()
     client_says(connection, TEXT, b"x")

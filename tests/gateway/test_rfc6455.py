@@ -356,6 +356,7 @@ async def test_8_1_text_that_is_not_utf_8_ends_with_1007():
         + frame(CONT, content[1:] + b'"}')
         for name, content in INVALID_TEXTS.items()
     }
+    cases["cut by the end of the text"] = frame(TEXT, b"\xe2\x82")
     refused(cases, INVALID)
 
 

@@ -246,8 +246,9 @@ async def test_uploads_of_a_key_leave_the_others_of_its_address_their_own(gatewa
 async def test_an_upload_that_is_too_large_leaves_nothing(gateway, tmp_path):
     folder = recorded(tmp_path, "one")
     before = sorted(folder.files())
-    with pytest.raises(TooLarge):
-        store.take_upload(folder, io.BytesIO(WAV), limit_bytes=1000)
+    for size, limit in ((len(WAV), 1000), (3 * store.PIECE_BYTES, 2 * store.PIECE_BYTES)):
+        with pytest.raises(TooLarge):
+            store.take_upload(folder, io.BytesIO(WAV.ljust(size)), limit_bytes=limit)
 
     status, _ = await raw_get(
         gateway,

@@ -2,6 +2,7 @@ import base64
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from tests.session.test_duplex import JPEG
 from tests.support.sessions import Talk, heard, loud, pcm64, quiet, worker_harness
 from tests.support.timeline import chunks, sound, speak
@@ -50,12 +51,15 @@ async def test_every_append_is_answered_by_exactly_one_response():
         assert all(len(heard(m["audio"])) == 24_000 for m in deltas[1:-1])
 
 
-async def test_the_total_limit_can_leave_the_queue_out():
+@pytest.mark.parametrize(("kind", "limit_s"), [("omni_duplex", 300), ("audio_duplex", 600)])
+async def test_the_total_limit_can_leave_the_queue_out(kind: str, limit_s: int):
     clock = ManualClock()
     async with worker_harness(clock=clock, realtime_counts_queue=False) as harness:
-        talk = harness.begin("realtime", queue_wait_ms=200_000)
-        await harness.pass_time(299, due="total")
+        talk = harness.begin("realtime", kind=kind, queue_wait_ms=200_000)
+        await harness.pass_time(limit_s - 1, due="total")
         assert talk.socket.closed is None
+        await harness.pass_time(1, due="total")
+        assert await talk.over() == 1000
 
 
 async def test_a_limit_that_has_passed_already_ends_the_session_immediately():

@@ -11,6 +11,7 @@ import pytest
 import uvloop
 from tests.support.cpu_time import takes_less_than
 from tests.support.patience import HANG_S, until
+from tests.support.present import present
 from tests.support.session_logs import FakeSessionLogs
 from tests.support.sockets import FakeSocket
 
@@ -28,7 +29,7 @@ from parley.protocol.resume import (
 from parley.session import log as session_log
 from parley.session import resumable
 from parley.session.deadlines import RESUME
-from parley.session.log import OutputBounds, SessionLog
+from parley.session.log import QUIET_S, OutputBounds, SessionLog
 from parley.session.outbox import OutputLimits
 from parley.session.resumable import RETURN_S, UNUSED_WINDOW_S, ResumableSocket, ResumeRefused
 from parley.session.socket import Disconnected
@@ -253,7 +254,7 @@ async def test_the_token_before_is_good_until_the_next_is_acknowledged(bench: Be
 
 async def test_of_two_racing_connections_one_has_the_session(bench: Bench) -> None:
     await bench.ready()
-    token = bench.token
+    token, first = bench.token, present(bench.socket._attached)
     clients = [FakeSocket() for _ in range(5)]
 
     for client in clients:
@@ -261,9 +262,12 @@ async def test_of_two_racing_connections_one_has_the_session(bench: Bench) -> No
         bench.tasks.append(asyncio.create_task(work))
     for loser in [bench.first, *clients[:-1]]:
         assert await loser.until_closed() == REPLACED_CODE
+    # It was closed in the same moment.
+    bench.socket._lose(first, Disconnected(1000))
     await bench.socket.send(message("a"))
 
     await clients[-1].until("said")
+    bench.socket.check(hash_of(clients[-1].sent[0]["resume_token"]), 1)
     assert all("said" not in loser.types for loser in clients[:-1])
 
 
@@ -870,6 +874,13 @@ async def test_messages_are_acknowledged_only_when_they_are_stored():
         await asyncio.sleep(0.05)
 
         assert "session.input_ack" not in bench.first.types
+
+
+async def test_messages_are_acknowledged_though_nothing_is_said():
+    async with logged() as (bench, _):
+        bench.clock.advance(QUIET_S)
+        await bench.hear_much()
+        await bench.first.until("session.input_ack")
 
 
 async def test_the_server_reports_what_has_arrived_and_immediately_if_it_is_asked():

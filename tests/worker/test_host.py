@@ -353,8 +353,12 @@ async def test_an_ended_session_can_be_asked_for_its_last_words_all_the_time():
         await coming
 
 
-async def test_of_a_session_that_has_ended_only_its_last_words_are_remembered():
+async def test_of_a_session_that_has_ended_only_its_last_words_are_remembered(monkeypatch):
+    monkeypatch.setattr("parley.worker.host.ENDED_LIMIT", 1)
     async with worker_harness() as harness:
+        before = await harness.ready("duplex", "before", resume=True)
+        before.say({"type": "stop"})
+        await before.over()
         talk = await harness.ready("duplex", resume=True)
         (held,) = harness.host._held.values()
         session = weakref.ref(held.session)
@@ -368,7 +372,7 @@ async def test_of_a_session_that_has_ended_only_its_last_words_are_remembered():
         gc.collect()
 
         (told,) = harness.host.hello().sessions
-        assert told.phase == "ended"
+        assert (told.session_id, told.phase) == ("session", "ended")
         assert session() is None, [type(each) for each in gc.get_referrers(session())]
 
 

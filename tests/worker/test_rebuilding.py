@@ -163,6 +163,16 @@ async def whole_talk(harness: WorkerHarness, name: Any) -> tuple[list[Message], 
     return heard, logs
 
 
+def aged(kept: LogContents) -> LogContents:
+    """The copy, as if all had been much longer ago and the client had been warned of an end."""
+    past = {"announced": state_codec.encode(["shutdown"])} | {
+        name: state_codec.encode(state_codec.decode(data) + 10 * HANG_S)
+        for name, data in kept.state.items()
+        if name.endswith("_ago_s")
+    }
+    return dataclasses.replace(kept, state=kept.state | past)
+
+
 def assert_restored(kept: dict[str, Any], now: dict[str, Any] | None) -> None:
     """The session is as it was kept, but for a response, which is no longer generated."""
     if now is None:
@@ -201,7 +211,7 @@ async def rebuilt_talk(
         past: sent before the worker was lost, and again now. `more_turns`: that it makes.
         followed: what was in the log while its worker still ran it, if this one followed it.
     """
-    lease = LeasedSlot(f"again-{number}", "session", name, KINDS[name])
+    lease, kept = LeasedSlot(f"again-{number}", "session", name, KINDS[name]), aged(kept)
     asking = GatewayEnd()
     logs = harness.host.session_logs = FakeSessionLogs(offered=[*followed, kept][0])
     slot = await harness.host.admit(lease)
