@@ -116,6 +116,8 @@ function askToSignIn() {
   sheet('key.signed_out', h('p', { class: 'quiet', words: 'key.signed_out_fix' }), reload);
 }
 
+let hasAskedForKey = false;
+
 /** Returns the status of the server, which shows if it can accept a call and is polled. @param {number} everyS */
 function statusChip(everyS) {
   const dot = h('span', { class: 'dot' });
@@ -149,7 +151,11 @@ function statusChip(everyS) {
       const isSignedOut = isLocked && error.code === 'signed_out';
       say(label, isSignedOut ? 'key.signed_out' : isLocked ? 'status.locked' : 'status.offline');
       if (isSignedOut && !isTalking()) askToSignIn();
-      if (isLocked && !isSignedOut && !isOpenPage) void import('../key.js').then(({ askForKey }) => askForKey());
+      // Asked once: a user who closes the question may read their own chats.
+      if (isLocked && !isSignedOut && !isOpenPage && !hasAskedForKey) {
+        hasAskedForKey = true;
+        void import('../key.js').then(({ askForKey }) => askForKey());
+      }
     }
   };
   void painted().then(poll);
