@@ -871,7 +871,7 @@ const scenarios = {
     await page.locator('.after').getByRole('button', { name: 'Share' }).click();
     await page.locator('dialog textarea').fill('Heard myself.');
     await page.getByRole('button', { name: 'Share and copy the link' }).click();
-    const link = await page.locator('dialog input[readonly]').inputValue();
+    const link = await page.locator('dialog textarea[readonly]').inputValue();
     assert.match(link, /\/s\/sh_/);
     await viewer.goto(link);
     await viewer.locator('.said .line').first().waitFor();

@@ -83,12 +83,15 @@ _NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 
 def _read_request(file: Any) -> tuple[str, Any] | None:
-    """Headers and body of the next request; None at the end of the connection."""
+    """Headers and body of the next request; None at the end of the connection, also if
+    the client gives up within it."""
     lines = list(iter(lambda: file.readline().strip(), b""))
     headers = b"\n".join(lines).decode()
     length = re.search(r"^content-length: *(\d+)$", headers, re.I | re.M)
-    body = json.loads(file.read(int(length[1]))) if length else None
-    return (headers, body) if headers else None
+    sent = file.read(int(length[1])) if length else b""
+    if not headers or (length and len(sent) < int(length[1])):
+        return None
+    return headers, json.loads(sent) if length else None
 
 
 def _send(connection: socket.socket, data: bytes, state: RudeServer) -> None:
