@@ -5,6 +5,7 @@ import base64
 import json
 import time
 from typing import Any
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from websockets.asyncio.client import connect
 
 from openai import AsyncOpenAI
 from parley.models.parrot import Parrot
+from parley.views.half_duplex import HalfDuplexView
 
 ANSWER = [
     "response.created",
@@ -168,8 +170,14 @@ async def test_without_turn_detection_the_client_says_when():
     assert too_short.code == error.code == "input_audio_buffer_commit_empty"
 
 
+@pytest.mark.parametrize("has_room", [True, False])
 @pytest.mark.parametrize("detection", [{"type": "server_vad", "create_response": False}, None])
-async def test_a_client_reads_what_the_model_heard_before_it_requests_an_answer(detection: Any):
+async def test_a_client_reads_what_the_model_heard_before_it_requests_an_answer(
+    detection: Any, has_room: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Also if the conversation leaves no room for preparing the answer."""
+    if not has_room:
+        monkeypatch.setattr(HalfDuplexView, "prefill_early", AsyncMock(return_value=False))
     written = "conversation.item.input_audio_transcription.completed"
     async with talking() as (_, talk):
         model = {"model": "gpt-4o-mini-transcribe"}
@@ -185,7 +193,9 @@ async def test_a_client_reads_what_the_model_heard_before_it_requests_an_answer(
         item = await talk.until("conversation.item.retrieved")
 
     assert done.transcript == item.item.content[0].transcript == HEARD
-    assert sum("input_audio_transcription" in name for name in talk.types) == 2
+    # Words that are found without preparing the answer come in pieces, too.
+    events = sum("input_audio_transcription" in name for name in talk.types)
+    assert events == (2 if has_room else 4)
 
 
 async def test_words_of_a_turn_that_ends_during_an_answer_come_after_it():

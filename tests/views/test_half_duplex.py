@@ -91,7 +91,7 @@ async def test_nothing_is_taken_in_for_a_session_that_was_replaced_meanwhile(tal
     monkeypatch.setattr(talk, "_prefill", replaced)
 
     assert not await talk.prefill_early(TurnRequest("s", (said(1.0),)))
-    assert talk.early_words.text == ""
+    assert talk.early_words is None
 
 
 async def test_where_the_model_fails_nothing_was_taken_in_early():

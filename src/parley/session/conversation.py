@@ -149,7 +149,6 @@ class ConversationRunner:
         self._requests: deque[ResponseRequested] = deque()
         self._response: Response | None = None
         self._asked = asyncio.Event()
-        self._answered = asyncio.Event()
         self._started_s = self._idle_since_s = session.clock.monotonic()
         self._is_rebuilt = self._is_answering = False
         self._is_set_up = False
@@ -258,29 +257,17 @@ class ConversationRunner:
         )
         self._emit(committed)
         self._feed.apply(committed)
-        if self._setup.transcribes:
+        if self._setup.transcribes or (not answers and pcm.samples.size):
             self._requests.append(ResponseRequested(transcribes=item_id))
-        elif answers and not self._requests:
+        elif answers and not self._answer_waits:
             # Requests that are already waiting will see it.
             self._requests.append(ResponseRequested())
-        elif not answers and pcm.samples.size:
-            self._listener.write_down(item_id, pcm)
         self._asked.set()
 
-    async def write_down(self, item_id: str, pcm: Pcm) -> None:
-        """Transcribe a turn that is not answered yet: its client may decide by the words."""
-        text = None
-        if self._view.spec.transcribes:
-            while self._is_answering or self._requests:
-                self._answered.clear()
-                await self._answered.wait()
-            if not self._items.awaits_answer(item_id):
-                return
-            await self.begin_early()
-            text = (await self.answer_early(pcm)).text
-        if text != "":
-            place = (self._turns, text, item_id, pcm.duration_ms)
-            self._session.emit(TurnTranscribed(*place))
+    @property
+    def _answer_waits(self) -> bool:
+        """True if an answer was requested and has not started."""
+        return any(request.transcribes is None for request in self._requests)
 
     @property
     def has_written(self) -> bool:
@@ -293,11 +280,11 @@ class ConversationRunner:
             await self._settle()
             await self._context.begin_early(list(self._items), self._setup)
 
-    async def answer_early(self, pcm: Pcm) -> HeardWords:
+    async def answer_early(self, pcm: Pcm) -> HeardWords | None:
         """Prepare the answer to what will be a turn if the user says no more; returns its words.
         Must start the view's work before it awaits anything else."""
         if self._is_answering or self._requests:
-            return HeardWords()
+            return None
         # A client that truncates an answer does so after it has been interrupted and settled.
         await self._settle()
         return await self._context.answer_early(pcm, self._setup)
@@ -337,7 +324,7 @@ class ConversationRunner:
     # ---- asking and cancelling -------------------------------------------------------------
 
     def _request(self, request: ResponseRequested) -> None:
-        if self._requests or (self._response is not None and not self._response.has_ended):
+        if self._answer_waits or (self._response is not None and not self._response.has_ended):
             raise ResponseInProgress
         self._requests.append(request)
         self._asked.set()
@@ -529,7 +516,6 @@ class ConversationRunner:
 
     def _end_answer(self) -> None:
         self._is_answering = False
-        self._answered.set()
         self._silence.end()
         self._listener.end_answer()
         self._session.enter(Phase.ACTIVE)
@@ -539,10 +525,29 @@ class ConversationRunner:
         """Transcribe a turn, unless its client has deleted it or too many turns wait for that."""
         found = next((item for item in self._items if item.item_id == item_id), None)
         if found is not None and found.sound is not None:
-            await self._transcribe(item_id, found.sound)
-            self._turns += 1
+            if self._setup.transcribes:
+                await self._transcribe(item_id, found.sound)
+                self._turns += 1
+            elif self._items.awaits_answer(item_id):
+                await self._transcribe_unanswered(item_id, found.sound)
         # Not earlier: a worker that takes over repeats it.
         self._requests.popleft()
+
+    async def _transcribe_unanswered(self, item_id: str, sound: Pcm) -> None:
+        """Transcribe a turn that its client may answer: it may decide by the words. The answer is
+        prepared with them."""
+        text = None
+        if self._view.spec.transcribes:
+            await self._listener.wait_for_early()
+            await self._context.begin_early(list(self._items), self._setup)
+            words = await self._context.answer_early(sound, self._setup)
+            if words is None:
+                # The conversation leaves no room for it.
+                await self._transcribe(item_id, sound)
+                self._log(entries.Unknown())
+                return
+            text = words.text
+        self._session.emit(TurnTranscribed(self._turns, text, item_id, sound.duration_ms))
 
     async def _transcribe(self, item_id: str, sound: Pcm) -> None:
         pieces: list[str] = []

@@ -9,7 +9,6 @@ ready or nearly ready; if they continue, it is stopped and discarded unheard
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
@@ -51,9 +50,6 @@ class EarlyAnswer:
         self._has_started = False
         self._turn = 0
         self._task: asyncio.Task[None] | None = None
-        self._unwritten: deque[tuple[str, Pcm]] = deque()
-        """Turns whose client waits for their words."""
-        self._writing: asyncio.Task[None] | None = None
 
     def follow(self, finder: UtteranceFinder) -> None:
         """The utterance finder has heard more audio. Returns immediately."""
@@ -87,28 +83,22 @@ class EarlyAnswer:
         self._turn += 1
         self._pause_start = None
 
-    def write_down(self, item_id: str, pcm: Pcm) -> None:
-        """Find the words of a turn that is not answered yet."""
-        self._unwritten.append((item_id, pcm))
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(self._write_down(), name="words of turns")
+    async def wait(self) -> None:
+        """Wait for the work in progress."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
 
     def end(self) -> None:
-        for task in (self._task, self._writing):
-            if task is not None:
-                task.cancel()
-
-    async def _write_down(self) -> None:
-        while self._unwritten:
-            if self._task is not None:
-                await asyncio.wait({self._task})  # it may be reading the same turn
-            await self._try(self._runner.write_down(*self._unwritten.popleft()))
+        if self._task is not None:
+            self._task.cancel()
 
     async def _answer(self, pcm: Pcm, turn: int, pause_start: int | None) -> None:
         if turn != self._turn:
             return
         words = await self._runner.answer_early(pcm)
-        if words.text and pause_start is not None and pause_start == self._pause_start:
+        if words is None or pause_start is None or pause_start != self._pause_start:
+            return
+        if words.text:
             self._read(pause_start, words)
 
     async def _try(self, work: Awaitable[None]) -> None:

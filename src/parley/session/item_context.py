@@ -314,10 +314,11 @@ class ItemContext:
             return known
         return known if known == [item.item_id for item in items][: len(known)] else None
 
-    async def answer_early(self, pcm: Pcm, setup: HalfDuplexSetup) -> HeardWords:
-        """Prefill what will be the user's turn if they say no more."""
+    async def answer_early(self, pcm: Pcm, setup: HalfDuplexSetup) -> HeardWords | None:
+        """Prefill what will be the user's turn if they say no more; returns its words. None: that
+        is not possible now."""
         if self._synced is None or self._is_cut or self._changing.locked():
-            return HeardWords()
+            return None
         due_s = self._clock.monotonic() + TURN_DUE_S
         asked: content.Message[Part] = content.Message("user", (AudioPart(pcm),))
         request = TurnRequest(self._session_id, (asked,))

@@ -317,9 +317,9 @@ class TurnListener:
         else:
             raise NothingToCommit(order.event_id)
 
-    def write_down(self, item_id: str, pcm: Pcm) -> None:
-        """Transcribe a turn that is not answered yet."""
-        self._early.write_down(item_id, pcm)
+    async def wait_for_early(self) -> None:
+        """Wait until an early answer, if any, is prepared."""
+        await self._early.wait()
 
     def _commit_open(self, order: AudioCommitted, detection: TurnDetection) -> None:
         """Commit the current speech as a turn."""

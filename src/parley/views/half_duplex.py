@@ -244,10 +244,10 @@ class HalfDuplexView(TurnView):
             return True
 
     @property
-    def early_words(self) -> HeardWords:
-        """The words in the prefill of `prefill_early`."""
+    def early_words(self) -> HeardWords | None:
+        """The words in the prefill of `prefill_early`; None if there is none."""
         if self._early is None:
-            return HeardWords()
+            return None
         return HeardWords(self._early.result.heard, self._early.result.is_whole)
 
     async def _answer_early(self, reply: work.Generate, due_s: float | None) -> None:
