@@ -36,7 +36,8 @@ _SAYS: Final = struct.Struct("=4xH10x 4x48x 12xII")
 _SOCK_DIAG: Final = 4
 _BY_FAMILY: Final = 20
 _REQUEST: Final = 1
-_ANY_INTERFACE: Final = bytes(4) + b"\xff" * 8
+_ANY: Final = bytes(4) + b"\xff" * 8
+"""Any interface, and no cookie of the kernel's."""
 _LIMIT_S: Final = 0.1
 
 
@@ -82,10 +83,10 @@ class Peer:
 def user_of(client: End, server: End) -> int | None:
     """The user whose program has the client's end of a connection within this machine; None if no
     program has it any more, or if Linux does not say."""
-    packed = [ipaddress.ip_address(address) for address, _ in (client, server)]
-    plain = [getattr(one, "ipv4_mapped", None) or one for one in packed]
-    family = socket.AF_INET if plain[0].version == 4 else socket.AF_INET6
-    ends = _ENDS.pack(client[1], server[1], *(one.packed for one in plain), _ANY_INTERFACE)
+    given = [ipaddress.ip_address(address) for address, _ in (client, server)]
+    addresses = [getattr(one, "ipv4_mapped", None) or one for one in given]
+    family = socket.AF_INET if addresses[0].version == 4 else socket.AF_INET6
+    ends = _ENDS.pack(client[1], server[1], *(one.packed for one in addresses), _ANY)
     size = _ASKS.size + len(ends)
     about = (family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
     try:
